@@ -1,0 +1,123 @@
+"""What vLLM 0.32 would make of a draft's config.json, defaults included (pure).
+
+A flag that is missing or at the wrong level of the file is not an error in vLLM: the draft loads, computes something
+else than it was trained to, and is merely bad. So both formats are read back here the way vLLM reads them
+(transformers_utils/configs/speculators/, models/llama_eagle3.py, gpu_model_runner.py) and held against `DraftConfig`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from actors.verifier import Verifier, read_config
+from conf.schema import DraftConfig
+
+LLAMA_DRAFTS = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM")  # one class in vLLM
+SCALED_ROPE = ("llama3", "yarn", "longrope")  # transformers adds original_max_position_embeddings to these
+DEFAULT_ROPE_THETA = 10000.0
+DEFAULT_RMS_NORM_EPS = 1e-6  # LlamaConfig's
+
+
+def configured_flags(draft: DraftConfig, verifier: Verifier) -> dict[str, Any]:
+    """The flags that a converted draft must have."""
+    return {
+        "aux_layers": list(draft.aux_layers),
+        "num_aux_hidden_states": len(draft.aux_layers),
+        "norm_before_residual": draft.norm_before_residual,
+        "norm_before_fc": draft.norm_before_fc,
+        "fc_norm": draft.fc_norm,
+        "norm_output": draft.norm_output,
+        "hidden_size": verifier.hidden_size,
+        "target_hidden_size": verifier.hidden_size,
+        "vocab_size": verifier.vocab_size,
+        "draft_vocab_size": draft.draft_vocab_size,
+        "num_layers": draft.num_layers,
+        "intermediate_size": draft.intermediate_size,
+        "num_attention_heads": draft.num_attention_heads,
+        "num_key_value_heads": draft.num_key_value_heads,
+        "head_dim": draft.head_dim,
+        "attention_bias": draft.attention_bias,
+        "rms_norm_eps": draft.rms_norm_eps,
+        "rope": rope(draft.rope_theta, draft.rope_scaling, draft.max_position_embeddings),
+        "sliding_layers": 0,
+    }
+
+
+def effective_flags(path: Path) -> dict[str, Any]:
+    """The same flags as vLLM would read them from a checkpoint folder of either format."""
+    config = read_config(path)
+    if "speculators_config" in config:
+        return _speculators_flags(path, config)
+    return _flat_flags(path, config)
+
+
+def flag_differences(ours: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """One line for each flag that differs."""
+    return [f"{key}: {ours[key]}, configured {value}" for key, value in wanted.items() if ours[key] != value]
+
+
+def rope(theta: float, scaling: dict[str, Any] | None, max_position_embeddings: int) -> dict[str, Any]:
+    """Rope parameters in the one form that transformers 5 and vLLM reduce all older ones to."""
+    parameters = dict(scaling or {})
+    legacy = parameters.pop("type", "default")
+    parameters.setdefault("rope_type", legacy)
+    parameters.setdefault("rope_theta", theta)
+    if parameters["rope_type"] in SCALED_ROPE:
+        parameters.setdefault("original_max_position_embeddings", max_position_embeddings)
+    return parameters
+
+
+def _flat_flags(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    architecture = (config.get("architectures") or ["none"])[0]
+    if config.get("model_type") != "llama" or architecture not in LLAMA_DRAFTS:
+        raise ValueError(
+            f"{path}/config.json: {config.get('model_type')} {architecture} is no llama-shaped EAGLE-3 draft; "
+            f"vLLM loads one as model_type llama with architectures [{LLAMA_DRAFTS[0]}]."
+        )
+    config = {"rms_norm_eps": DEFAULT_RMS_NORM_EPS, **config}  # LlamaConfig fills this; SpeculatorsConfig does not
+    return _common(config) | {"norm_before_residual": bool(config.get("norm_before_residual", False))}
+
+
+def _speculators_flags(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    layer = dict(config["transformer_layer_config"])
+    if config.get("speculators_model_type") != "eagle3" or layer.get("model_type") != "llama":
+        raise ValueError(
+            f"{path}/config.json: a {config.get('speculators_model_type')} speculator with a {layer.get('model_type')} "
+            "layer is no llama-shaped EAGLE-3 draft."
+        )
+    # update_eagle3: the decoder's keys, and these from the top level over them
+    layer["draft_vocab_size"] = config.get("draft_vocab_size")
+    for key in ("norm_before_fc", "fc_norm", "norm_output"):
+        layer[key] = config.get(key, False)
+    for key in ("target_hidden_size", "eagle_aux_hidden_state_layer_ids"):
+        if config.get(key):
+            layer[key] = config[key]
+    return _common(layer) | {"norm_before_residual": bool(config.get("norm_before_residual", True))}
+
+
+def _common(config: dict[str, Any]) -> dict[str, Any]:
+    eagle = config.get("eagle_config") or {}
+    nested_layers = eagle.get("eagle_aux_hidden_state_layer_ids")
+    num_aux = config.get("num_aux_hidden_states")
+    heads = config["num_attention_heads"]
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    return {
+        "aux_layers": config.get("eagle_aux_hidden_state_layer_ids") or nested_layers,
+        # not the length of the top-level list: vLLM does not look there, and takes 3
+        "num_aux_hidden_states": num_aux if num_aux is not None else len(nested_layers) if nested_layers else 3,
+        "norm_before_fc": bool(eagle.get("norm_before_fc", config.get("norm_before_fc", False))),
+        "fc_norm": bool(config.get("fc_norm", False)),
+        "norm_output": bool(config.get("norm_output", False)),
+        "hidden_size": config["hidden_size"],
+        "target_hidden_size": config.get("target_hidden_size", config["hidden_size"]),
+        "vocab_size": config["vocab_size"],
+        "draft_vocab_size": config.get("draft_vocab_size") or config["vocab_size"],
+        "num_layers": config["num_hidden_layers"],
+        "intermediate_size": config["intermediate_size"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "attention_bias": bool(config.get("attention_bias", False)),
+        "rms_norm_eps": config["rms_norm_eps"],
+        "rope": rope(config.get("rope_theta", DEFAULT_ROPE_THETA), scaling, config["max_position_embeddings"]),
+        "sliding_layers": sum(kind == "sliding_attention" for kind in config.get("layer_types") or []),
+    }

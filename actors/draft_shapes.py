@@ -1,0 +1,91 @@
+"""The tensors of an EAGLE-3 draft: names and shapes, against the configuration or a published reference (pure).
+
+vLLM checks no draft for completeness: a tensor that the file lacks keeps whatever the memory held. So this does.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.draft_flags import configured_flags
+from actors.verifier import Verifier, safetensors_header
+from conf.schema import DraftConfig
+
+WEIGHTS = "model.safetensors"
+OPTIONAL = frozenset({"embed_tokens.weight"})  # vLLM shares the verifier's when the file has none
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor of a comparison; shapes, or None where there is no such tensor."""
+
+    name: str
+    ours: list[int] | None
+    reference: list[int] | None
+    verdict: str  # equal, differs, missing, unexpected, left out
+
+
+def normalised(name: str) -> str:
+    """A tensor's name in speculators' convention."""
+    return name.replace("midlayer.", "layers.0.")
+
+
+def expected_shapes(draft: DraftConfig, verifier: Verifier) -> dict[str, list[int]]:
+    """Name -> shape of every tensor that the configured draft has."""
+    return shapes_of(configured_flags(draft, verifier))
+
+
+def shapes_of(flags: dict[str, Any]) -> dict[str, list[int]]:
+    """Name -> shape of every tensor that a draft with these flags has."""
+    hidden, inner, vocab = flags["hidden_size"], flags["intermediate_size"], flags["draft_vocab_size"]
+    query, key = (flags[n] * flags["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
+    states = flags["num_aux_hidden_states"] * flags["target_hidden_size"]
+    shapes = {"embed_tokens.weight": [flags["vocab_size"], hidden], "fc.weight": [hidden, states]}
+    if flags["norm_before_fc"]:
+        shapes["input_norm.weight"] = [states]
+    if flags["fc_norm"]:
+        shapes |= {f"fc_norm.{i}.weight": [flags["target_hidden_size"]] for i in range(flags["num_aux_hidden_states"])}
+    for i in range(flags["num_layers"]):
+        read = 2 * hidden if i == 0 else hidden  # the first layer reads token embedding and state side by side
+        layer = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
+        layer |= {"hidden_norm": [hidden]} if i == 0 else {}
+        layer |= {"self_attn.q_proj": [query, read], "self_attn.k_proj": [key, read], "self_attn.v_proj": [key, read]}
+        layer |= {"self_attn.o_proj": [hidden, query]}
+        layer |= {"mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner]}
+        shapes |= {f"layers.{i}.{name}.weight": shape for name, shape in layer.items()}
+        if flags["attention_bias"]:
+            rows = {"q_proj": query, "k_proj": key, "v_proj": key, "o_proj": hidden}
+            shapes |= {f"layers.{i}.self_attn.{name}.bias": [n] for name, n in rows.items()}
+    shapes |= {"norm.weight": [hidden], "lm_head.weight": [vocab, hidden]}
+    if vocab != flags["vocab_size"]:
+        shapes |= {"d2t": [vocab], "t2d": [flags["vocab_size"]]}
+    return shapes
+
+
+def compare(path: Path, reference: dict[str, list[int]]) -> list[Row]:
+    """Tensor by tensor, the checkpoint in folder `path` against names and shapes of either naming."""
+    ours = {normalised(name): entry["shape"] for name, entry in safetensors_header(path / WEIGHTS).items()}
+    wanted = {normalised(name): list(shape) for name, shape in reference.items()}
+    return [Row(name, ours.get(name), wanted.get(name), _verdict(name, ours, wanted)) for name in sorted(ours | wanted)]
+
+
+def differences(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.verdict not in ("equal", "left out")]
+
+
+def table(rows: list[Row]) -> str:
+    """The comparison for people: one line a tensor."""
+    lines = [(r.name, str(r.ours or "-"), str(r.reference or "-"), r.verdict) for r in rows]
+    lines.insert(0, ("tensor", "checkpoint", "configured", ""))
+    widths = [max(len(line[i]) for line in lines) for i in range(3)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in lines
+    )
+
+
+def _verdict(name: str, ours: dict[str, list[int]], wanted: dict[str, list[int]]) -> str:
+    if name not in wanted:
+        return "unexpected"
+    if name not in ours:
+        return "left out" if name in OPTIONAL else "missing"
+    return "equal" if ours[name] == wanted[name] else "differs"

@@ -1,0 +1,44 @@
+"""Shards through a pool of extraction workers: Ray Data distributes, retries and scales; we list what is to do."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import ray
+import ray.data
+from ray.data import ActorPoolStrategy, DataContext
+
+from actors.capture import Job
+from actors.engine import EngineSpec
+from actors.extraction_actor import ExtractionActor
+from actors.shards import ManifestRow
+from conf.schema import ExtractConfig
+
+MAX_START_DEATHS = 3  # an engine that dies this often in a row while it starts will not start
+
+
+def run_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str) -> Iterator[ManifestRow]:
+    """Commit the shards in `todo`; yields a manifest row as each is done, in any order."""
+    context = DataContext.get_current()
+    context.enable_progress_bars = False  # the step prints its own line
+    context.execution_options.verbose_progress = False
+    # must exceed model load plus the longest shard, or Ray Data gives up on a pool that works
+    context.execution_no_progress_timeout_s = spec.config.start_timeout_s + 3600
+    context.max_consecutive_actor_init_deaths = MAX_START_DEATHS
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    dataset = ray.data.from_items([{"shard": shard} for shard in todo], override_num_blocks=len(todo)).map_batches(
+        ExtractionActor,
+        fn_constructor_kwargs={"spec": spec, "job": job},
+        batch_size=1,
+        compute=ActorPoolStrategy(
+            min_size=min(cfg.workers.min, len(todo)),
+            max_size=min(cfg.workers.max, len(todo)),
+            max_tasks_in_flight_per_actor=cfg.shards_in_flight,
+            max_concurrent_calls_per_actor=cfg.shards_in_flight,
+        ),
+        num_cpus=spec.config.num_cpus,
+        num_gpus=spec.config.num_gpus,
+    )
+    dataset.set_name(name)
+    for item in dataset.iter_rows():
+        yield ManifestRow(**json.loads(item["row"]))

@@ -1,0 +1,163 @@
+"""The real engine: vLLM's AsyncLLM behind the Engine protocol, on CPU and CUDA.
+
+Imported only inside the actor that holds it, after the environment of `EngineConfig.env` is set: vLLM reads its
+environment when it is imported, and its worker processes inherit it.
+"""
+
+import asyncio
+import os
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import vllm
+from vllm import SamplingParams
+from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector import (
+    cleanup_hidden_states,
+    load_hidden_states,
+)
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs import TokensPrompt
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
+
+from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters
+from actors.vllm_connector import CAPTURE
+
+COUNTERS = "vllm:spec_decode_num_"
+
+
+class VllmEngine:
+    """Holds a verifier in vLLM, plain, capturing hidden states, or speculating with a draft."""
+
+    def __init__(self, spec: EngineSpec):
+        self._spec = spec
+        self._transfer = Path(tempfile.mkdtemp(prefix="eyrie-states-", dir=spec.config.transfer_dir))
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_args(spec, self._transfer)))
+
+    async def render(self, messages: list[Message]) -> list[int]:
+        ids = self._llm.get_tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+        return list(ids if isinstance(ids, list) else ids["input_ids"])
+
+    async def decode(self, ids: list[int]) -> str:
+        return self._llm.get_tokenizer().decode(ids)
+
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+        assert not capture or self._spec.capture_layers, "this engine was not started to capture"
+        params = SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            ignore_eos=sampling.ignore_eos,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args={"kv_transfer_params": CAPTURE} if capture else None,
+        )
+        final = None
+        try:
+            prompt = TokensPrompt(prompt_token_ids=prompt_ids)
+            async for output in self._llm.generate(prompt, params, request_id=uuid.uuid4().hex):
+                final = output
+        except EngineDeadError as error:
+            raise EngineDead(f"vLLM's engine process died: {error}") from error
+        assert final is not None and final.finished
+        states = None
+        if capture:
+            states = await asyncio.to_thread(self._take_states, final)
+        answer = final.outputs[0]
+        return Completion(
+            prompt_ids=list(final.prompt_token_ids),
+            output_ids=list(answer.token_ids),
+            finish_reason=answer.finish_reason,
+            hidden_states=states,
+        )
+
+    def _take_states(self, final: Any) -> np.ndarray:
+        """[T, L, H] bf16 bits of a finished request; checks that they belong to its tokens."""
+        path = (final.kv_transfer_params or {}).get("hidden_states_path")
+        if path is None:
+            raise RuntimeError(f"vLLM returned no hidden states for request {final.request_id}")
+        try:
+            data = load_hidden_states(path)  # waits for the writer's lock
+        except FileNotFoundError as error:
+            raise EngineDead(f"vLLM lost the hidden states of a request: {error}") from error
+        cleanup_hidden_states(path)
+        expected = [*final.prompt_token_ids, *final.outputs[0].token_ids][:-1]
+        if data["token_ids"].tolist() != expected:
+            raise RuntimeError(
+                f"request {final.request_id}: states belong to {len(data['token_ids'])} tokens that are not the "
+                f"{len(expected)} of the request (vllm#44485 with prefix caching?)"
+            )
+        return data["hidden_states"].to(torch.bfloat16).contiguous().view(torch.uint16).numpy()
+
+    def counters(self) -> SpecCounters:
+        values: dict[str, int] = {}
+        per_position: tuple[int, ...] = ()
+        for metric in get_metrics_snapshot():
+            if isinstance(metric, Vector) and metric.name == f"{COUNTERS}accepted_tokens_per_pos":
+                per_position = tuple(metric.values)
+            elif isinstance(metric, Counter) and metric.name.startswith(COUNTERS):
+                values[metric.name.removeprefix(COUNTERS)] = metric.value
+        return SpecCounters(
+            drafts=values.get("drafts", 0),
+            draft_tokens=values.get("draft_tokens", 0),
+            accepted=values.get("accepted_tokens", 0),
+            accepted_per_position=per_position,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {"engine": "vllm", "version": vllm.__version__, "device": vllm.platforms.current_platform.device_type}
+
+    def close(self) -> None:
+        self._llm.shutdown()
+        for file in self._transfer.iterdir():
+            file.unlink()
+        os.rmdir(self._transfer)
+
+
+def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
+    """AsyncEngineArgs of a spec; `config.extra` wins over everything."""
+    config = spec.config
+    args: dict[str, Any] = {
+        "model": spec.verifier,
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "tensor_parallel_size": config.tensor_parallel_size,
+        "distributed_executor_backend": "mp",  # inside a placement group vLLM would choose "ray" by itself
+        "enforce_eager": config.enforce_eager,
+        "trust_remote_code": spec.trust_remote_code,
+        "enable_prefix_caching": False,  # captured lengths were wrong with it (vllm#44485, open)
+        "disable_log_stats": False,  # the acceptance counters are part of these
+        "generation_config": "vllm",  # a checkpoint's own sampling defaults must not leak into the data
+    }
+    if config.kv_cache_gib is not None:
+        args["kv_cache_memory_bytes"] = int(config.kv_cache_gib * (1 << 30))
+    else:
+        args["gpu_memory_utilization"] = config.gpu_memory_utilization
+    if spec.capture_layers:
+        args["speculative_config"] = {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(spec.capture_layers)}},
+        }
+        args["kv_transfer_config"] = {
+            "kv_connector": "EyrieConnector",
+            "kv_connector_module_path": "actors.vllm_connector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"shared_storage_path": str(transfer)},
+        }
+    elif spec.draft:
+        args["speculative_config"] = {
+            "method": "eagle3",  # vLLM's own guess goes by the path's name
+            "model": spec.draft.path,
+            "num_speculative_tokens": spec.draft.num_speculative_tokens,
+        }
+    return args | dict(config.extra)

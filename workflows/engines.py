@@ -1,0 +1,46 @@
+"""How a step gets an engine: the context manager of actors/engine_actor.py, or a stand-in that a test injects."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from actors.engine import Completion, EngineSpec, Message, Sampling, SpecCounters
+
+
+class EngineHandle(Protocol):
+    """A running engine, seen from a step: calls block, results come in order."""
+
+    def render(self, conversations: list[list[Message]]) -> list[list[int]]: ...
+
+    def generate(
+        self, prompts: list[list[int]], sampling: Sampling, *, concurrency: int | None = None
+    ) -> list[Completion]: ...
+
+    def counters(self) -> SpecCounters: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+StartEngine = Callable[..., AbstractContextManager[EngineHandle]]
+
+
+def start_engine(spec: EngineSpec, name: str) -> AbstractContextManager[EngineHandle]:
+    """An engine in an actor of its own, gone when the context ends."""
+    from actors.engine_actor import engine  # imports ray, which tests of the steps do without
+
+    return engine(spec, name=name)
+
+
+def checked(completions: list[Completion], prompts: list[list[int]], sampling: Sampling, what: str) -> list[Completion]:
+    """The completions, or RuntimeError when one is missing, empty, too long, or of another prompt."""
+    if len(completions) != len(prompts):
+        raise RuntimeError(f"{what}: {len(completions)} completions of {len(prompts)} prompts")
+    for index, (completion, prompt) in enumerate(zip(completions, prompts, strict=True)):
+        if completion.prompt_ids != prompt:
+            raise RuntimeError(f"{what}: the engine read other tokens than prompt {index} has")
+        if not 0 < len(completion.output_ids) <= sampling.max_new_tokens:
+            raise RuntimeError(
+                f"{what}: prompt {index} was answered with {len(completion.output_ids)} tokens, "
+                f"not 1 to {sampling.max_new_tokens}. See the engine's log."
+            )
+    return completions

@@ -1,0 +1,127 @@
+"""Step `convert`: the trained draft in both formats that vLLM loads, each checked and loaded once."""
+
+from pathlib import Path
+from typing import Any
+
+from actors.acceptance import Acceptance, difference
+from actors.draft_contents import content_faults, shares_embedding
+from actors.draft_flags import configured_flags, effective_flags, flag_differences
+from actors.draft_formats import write_flat, write_speculators
+from actors.draft_shapes import WEIGHTS, compare, differences, expected_shapes, table
+from actors.engine import DraftSpec, EngineSpec, Sampling, SpecCounters
+from actors.verifier import Verifier, safetensors_header
+from conf.schema import ConvertConfig, DraftConfig, EngineConfig
+from workflows.engines import StartEngine, checked, start_engine
+from workflows.prompt_table import read_prompts
+
+FORMATS = ("speculators", "flat")
+GATE_SAMPLING = Sampling(max_new_tokens=24, ignore_eos=True)  # greedy; a short answer must not end the comparison
+
+
+def convert(
+    cfg: ConvertConfig,
+    draft_cfg: DraftConfig,
+    engine: EngineConfig,
+    verifier: Verifier,
+    train_out: Path,
+    prompts_out: Path,
+    num_speculative_tokens: int,
+    out: Path,
+    *,
+    trust_remote_code: bool = False,
+    start: StartEngine = start_engine,
+) -> dict[str, Any]:
+    """Write out/speculators and out/flat from train_out/draft; returns the accounting."""
+    draft = train_out / "draft"
+    _check_tensors(draft, draft_cfg, verifier)
+    write_speculators(draft, verifier, out / "speculators", num_speculative_tokens)
+    write_flat(draft, verifier, out / "flat", cfg.naming, num_speculative_tokens)
+    for name in FORMATS:
+        _check_tensors(out / name, draft_cfg, verifier)
+        _check_flags(out / name, draft_cfg, verifier)
+    gate: dict[str, Any] = {"skipped": "convert.gate_prompts is 0: no engine has loaded these checkpoints"}
+    if cfg.gate_prompts:
+        specs = {
+            name: EngineSpec(
+                verifier.path, engine, trust_remote_code, draft=DraftSpec(str(out / name), num_speculative_tokens)
+            )
+            for name in FORMATS
+        }
+        gate = _load_gate(specs, _gate_prompts(prompts_out, cfg.gate_prompts), start)
+    return {
+        "formats": {name: _described(out / name) for name in FORMATS},
+        "naming": cfg.naming.value,
+        "embed_tokens": "verifier's" if shares_embedding(draft, verifier) else "own",
+        "gate": gate,
+    }
+
+
+def _check_tensors(path: Path, draft_cfg: DraftConfig, verifier: Verifier) -> None:
+    rows = compare(path, expected_shapes(draft_cfg, verifier))
+    if differences(rows):
+        raise RuntimeError(
+            f"{path / WEIGHTS} has not the shape that the draft.* keys give (head_dim is the usual suspect):\n"
+            f"{table(rows)}"
+        )
+    if faults := content_faults(path):
+        raise RuntimeError(f"{path / WEIGHTS}: {'; '.join(faults)}. Look at the train step's metrics and its log.")
+
+
+def _check_flags(path: Path, draft_cfg: DraftConfig, verifier: Verifier) -> None:
+    wrong = flag_differences(effective_flags(path), configured_flags(draft_cfg, verifier))
+    if wrong:
+        raise RuntimeError(
+            f"{path}/config.json: vLLM would run another model than was trained: {'; '.join(wrong)}. Compare it with "
+            "the config.json of the train step and with the draft.* keys."
+        )
+
+
+def _gate_prompts(prompts_out: Path, wanted: int) -> list[list[dict[str, str]]]:
+    """Validation prompts first; a run that holds none back is gated on training prompts."""
+    rows = sorted(read_prompts(prompts_out / "prompts.parquet"), key=lambda row: (row.split != "val", row.sample))
+    return [row.messages for row in rows[:wanted]]
+
+
+def _load_gate(
+    specs: dict[str, EngineSpec], conversations: list[list[dict[str, str]]], start: StartEngine
+) -> dict[str, Any]:
+    """Load each format in an engine: both must write and propose the same. One request at a time, as batches differ."""
+    outputs: dict[str, list[list[int]]] = {}
+    counted: dict[str, SpecCounters] = {}
+    for name, spec in specs.items():
+        what = f"convert: load gate of the {name} format"
+        with start(spec, name=f"convert:{name}") as handle:
+            prompts = handle.render(conversations)
+            before = handle.counters()
+            completions = checked(handle.generate(prompts, GATE_SAMPLING, concurrency=1), prompts, GATE_SAMPLING, what)
+            counted[name] = difference(before, handle.counters())
+        outputs[name] = [c.output_ids for c in completions]
+        try:
+            Acceptance.of(counted[name])
+        except ValueError as error:
+            raise RuntimeError(f"{what}: {error}") from error
+    first, second = specs
+    for index, (a, b) in enumerate(zip(outputs[first], outputs[second], strict=True)):
+        if a != b:
+            at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+            raise RuntimeError(
+                f"convert: with the {first} and the {second} format the verifier wrote different tokens for prompt "
+                f"{index}, from token {at} on. Same engine, same prompt, greedy: look for an engine that is not "
+                "deterministic (engine.extra, engine.env) before you look at the draft."
+            )
+    if counted[first] != counted[second]:
+        raise RuntimeError(
+            f"convert: the two formats are not the same draft: {first} {counted[first]}, {second} {counted[second]}. "
+            "Compare their config.json files, first of all norm_before_residual, norm_before_fc and the aux layers."
+        )
+    return {
+        "prompts": len(conversations),
+        "output_tokens": sum(map(len, outputs[first])),
+        "drafts": counted[first].drafts,
+        "accepted": counted[first].accepted,
+        "accepted_per_position": list(counted[first].accepted_per_position),
+    }
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"bytes": (path / WEIGHTS).stat().st_size, "tensors": len(safetensors_header(path / WEIGHTS))}

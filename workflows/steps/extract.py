@@ -1,0 +1,146 @@
+"""Steps `generate` and `extract`: on-policy answers and the verifier's hidden states, in fixed shards over elastic workers."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from actors.capture import Job
+from actors.commit import sweep
+from actors.engine import EngineSpec, Sampling
+from actors.responses import response_name, response_row
+from actors.shards import ManifestRow, ShardMeta, committed, plan_shards
+from actors.verifier import Verifier
+from conf.schema import DraftConfig, EngineConfig, ExtractConfig, GenerateConfig
+from workflows.fingerprint import SHORT
+from workflows.progress import Progress
+
+log = logging.getLogger(__name__)
+Pool = Callable[[EngineSpec, Job, list[int], ExtractConfig, str], Iterator[ManifestRow]]
+
+
+def ray_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str) -> Iterator[ManifestRow]:
+    """The pool of actors/shard_pool.py; tests inject one without Ray."""
+    from actors.shard_pool import run_pool  # imports ray
+
+    return run_pool(spec, job, todo, cfg, name)
+
+
+def generate(
+    cfg: GenerateConfig,
+    extract_cfg: ExtractConfig,
+    engine: EngineConfig,
+    verifier: Verifier,
+    trust_remote_code: bool,
+    prompts_out: Path,
+    out: Path,
+    *,
+    pool: Pool = ray_pool,
+) -> dict[str, Any]:
+    """Answer every prompt with a plain engine; leaves out/responses-*.parquet."""
+    job = _job(cfg, extract_cfg, engine, prompts_out, out)
+    sweep(out)
+    names = {shard: out / response_name(shard, job.num_shards) for shard in range(job.num_shards)}
+    done = {shard: response_row(file, shard) for shard, file in names.items() if file.exists()}
+    spec = EngineSpec(verifier.path, engine, trust_remote_code)
+    rows = _complete(spec, job, done, extract_cfg, "generate", pool)
+    return _account(rows, job)
+
+
+def extract(
+    generate_cfg: GenerateConfig,
+    cfg: ExtractConfig,
+    draft: DraftConfig,
+    engine: EngineConfig,
+    verifier: Verifier,
+    trust_remote_code: bool,
+    prompts_out: Path,
+    responses: Path | None,
+    fingerprint: str,
+    out: Path,
+    *,
+    pool: Pool = ray_pool,
+) -> dict[str, Any]:
+    """Leave out/part-*.parquet with the states of the aux layers and of the last layer.
+
+    `responses` is the output of `generate` (two passes), or None to answer and capture at once (fused).
+    """
+    layers = (*draft.aux_layers, verifier.last_layer)
+    meta = ShardMeta(
+        verifier=verifier.fingerprint,
+        layers=layers,
+        hidden_size=verifier.hidden_size,
+        engine=f"{engine.kind.value} {engine.dtype}",
+        config_hash=fingerprint[:SHORT],
+    )
+    job = _job(generate_cfg, cfg, engine, prompts_out, out, meta=meta, responses=responses)
+    sweep(out)
+    done = committed(out, job.num_shards, meta.config_hash)
+    spec = EngineSpec(verifier.path, engine, trust_remote_code, capture_layers=layers)
+    rows = _complete(spec, job, done, cfg, "extract", pool)
+    return {**_account(rows, job), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
+
+
+def _job(
+    cfg: GenerateConfig,
+    extract_cfg: ExtractConfig,
+    engine: EngineConfig,
+    prompts_out: Path,
+    out: Path,
+    *,
+    meta: ShardMeta | None = None,
+    responses: Path | None = None,
+) -> Job:
+    prompts = prompts_out / "prompts.parquet"
+    plan = plan_shards(pq.read_metadata(prompts).num_rows, extract_cfg.samples_per_shard)
+    return Job(
+        prompts=str(prompts),
+        out=str(out),
+        ranges=tuple((r.start, r.stop) for r in plan),
+        sampling=Sampling(cfg.max_new_tokens, cfg.temperature, cfg.top_p, cfg.seed),
+        keep_truncated=cfg.keep_truncated,
+        max_model_len=engine.max_model_len,
+        meta=meta,
+        responses=str(responses) if responses else None,
+    )
+
+
+def _complete(
+    spec: EngineSpec, job: Job, done: dict[int, ManifestRow], cfg: ExtractConfig, name: str, pool: Pool
+) -> list[ManifestRow]:
+    """Rows of all shards: those committed before, and those that the pool commits now."""
+    todo = [shard for shard in range(job.num_shards) if shard not in done]
+    if done:
+        log.info("%s: %d of %d shards were committed before", name, len(done), job.num_shards)
+    progress = Progress(name, job.num_shards, "shards")
+    if todo:
+        for row in pool(spec, job, todo, cfg, name):
+            done[row.shard] = row
+            progress(len(done), job.num_shards)
+    missing = [shard for shard in range(job.num_shards) if shard not in done]
+    if missing:
+        raise RuntimeError(f"{name}: {len(missing)} of {job.num_shards} shards are missing, first {missing[0]}")
+    return [done[shard] for shard in range(job.num_shards)]
+
+
+def _account(rows: list[ManifestRow], job: Job) -> dict[str, Any]:
+    """Totals over the shards; in = kept + dropped holds for each, and for all."""
+    dropped: Counter[str] = Counter()
+    for row in rows:
+        dropped.update(row.dropped)
+    account = {
+        "samples_in": sum(r.samples_in for r in rows),
+        "samples": sum(r.samples for r in rows),
+        "rows": sum(r.rows for r in rows),
+        "supervised": sum(r.supervised for r in rows),
+        "output_tokens": sum(r.supervised for r in rows),
+        "shards": len(rows),
+        "dropped": dict(dropped),
+    }
+    assert account["samples_in"] == account["samples"] + sum(dropped.values())
+    if account["samples"] == 0:
+        raise RuntimeError(f"every conversation was dropped: {dict(dropped)}. Look at generate.* and engine.max_model_len.")
+    return account

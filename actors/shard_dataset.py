@@ -1,0 +1,59 @@
+"""Committed shards as a speculators data set: memory-mapped, one item a conversation.
+
+Shapes: T tokens, A aux layers, H hidden size.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from speculators.train.data import BaseDataset
+
+from actors.shards import SampleStates, read_samples
+
+OPEN_SHARDS = 64  # kept decoded by each reader; their pages are the system's to drop
+
+
+class ShardDataset(BaseDataset):
+    """Samples of `shards` whose number is in `samples`, cut at `max_len` tokens, in the order of the shards."""
+
+    def __init__(self, shards: Sequence[Path], samples: set[int], max_len: int, dtype: torch.dtype):
+        self._index: list[tuple[Path, int]] = []  # (file, place in it)
+        self._lengths: list[int] = []
+        for file in shards:
+            counts = pq.read_table(file, columns=["sample"])["sample"].value_counts().to_pylist()
+            tokens = {entry["values"]: entry["counts"] for entry in counts}
+            # value_counts keeps the order of first appearance, which is the order of read_samples
+            for place, (sample, length) in enumerate(tokens.items()):
+                if sample in samples:
+                    self._index.append((file, place))
+                    self._lengths.append(min(length, max_len))
+        super().__init__(max_len, dtype)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def _compute_approx_lengths(self) -> list[int]:
+        # one less: speculators pairs each state with the token after it
+        return [max(1, length - 1) for length in self._lengths]
+
+    def _get_raw_data(self, index: int) -> dict[str, Any]:
+        """hidden_states [T, A*H], verifier_last_hidden_states [T, H], input_ids [T], loss_mask [T]."""
+        file, place = self._index[index]
+        sample = _open(file)[place]
+        length = self._lengths[index]
+        states = torch.from_numpy(sample.hidden_states[:length].copy()).view(torch.bfloat16)
+        return {
+            "hidden_states": states[:, :-1].flatten(1),
+            "input_ids": torch.from_numpy(sample.token_ids[:length].copy()).long(),
+            "verifier_last_hidden_states": states[:, -1],
+            "loss_mask": torch.from_numpy(sample.loss_mask[:length].copy()),
+        }
+
+
+@lru_cache(maxsize=OPEN_SHARDS)
+def _open(file: Path) -> list[SampleStates]:
+    return read_samples(file)

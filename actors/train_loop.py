@@ -1,0 +1,172 @@
+"""What each Ray Train worker runs: read shards, train epochs, validate, checkpoint, leave a draft."""
+
+import json
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+from ray.train.torch import get_device
+from speculators.losses import resolve_loss_config
+from speculators.models.eagle3.data import shift_batch
+from speculators.train.checkpointer import convert_float_dtype, patch_config_dtype
+from speculators.train.data import CollateFn
+from speculators.train.distributed_batch_sampler import MultipackDistributedBatchSamplerV2
+from speculators.train.trainer import TrainerConfig
+from torch.utils.data import DataLoader
+
+from actors import checkpoints
+from actors.commit import TEMPORARY, replace_atomically
+from actors.draft_model import build_draft
+from actors.shard_dataset import ShardDataset
+from actors.trainer import DraftTrainer, adopt_process_group, tap_metrics
+from actors.verifier import Verifier
+from actors.vocabulary import Vocabulary
+from conf.schema import DraftConfig, TrainConfig
+
+log = logging.getLogger("eyrie.train")
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """All that a worker needs; paths must be visible from every node."""
+
+    cfg: TrainConfig
+    draft: DraftConfig
+    verifier: Verifier
+    shards: tuple[str, ...]
+    train_samples: frozenset[int]
+    val_samples: frozenset[int]
+    vocabulary: str  # file of torch.save({"d2t", "t2d", "coverage"})
+    out: str
+
+
+def train_worker(config: dict[str, Any]) -> None:
+    """Entry point of a worker; `config["job"]` is a TrainJob."""
+    job: TrainJob = config["job"]
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    device = get_device()
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
+    adopt_process_group(rank, world, device)
+    trainer = _trainer(job, device, rank, world)
+    directory = Path(job.out) / "checkpoints"
+    saved = checkpoints.load_newest(directory)
+    epoch = trainer.restore(saved) if saved else 0
+    if saved and rank == 0:
+        log.info("train: resumes after epoch %d of %d, step %d", epoch, job.cfg.epochs, trainer.global_step)
+    history: list[dict[str, Any]] = list(saved["history"]) if saved else []
+    if rank == 0:
+        tap_metrics(_Progress(len(trainer.train_loader) * job.cfg.epochs, job.cfg.log_every_s))
+    for current in range(epoch, job.cfg.epochs):
+        trainer.train_epoch(current)
+        validation = trainer.val_epoch(current) or {}
+        history.append({"epoch": current, **_plain(validation)})
+        if rank == 0:
+            log.info("train: epoch %d of %d, validation %s", current + 1, job.cfg.epochs, _summary(history[-1]))
+            state = {**trainer.state(current + 1), "history": history}
+            checkpoints.save(directory, state, trainer.global_step, job.cfg.keep_checkpoints)
+        ray.train.report({"epoch": current})
+    if rank == 0:
+        _save_draft(trainer.draft, Path(job.out) / "draft")
+        result = {"steps": trainer.global_step, "epochs": job.cfg.epochs, "history": history}
+        replace_atomically(Path(job.out) / "metrics.json", json.dumps(result, indent=1))
+    ray.train.report({"epoch": job.cfg.epochs})
+
+
+def _trainer(job: TrainJob, device: torch.device, rank: int, world: int) -> DraftTrainer:
+    cfg = job.cfg
+    dtype = getattr(torch, cfg.precision)
+    vocabulary = Vocabulary(**torch.load(job.vocabulary, weights_only=True))
+    model = build_draft(
+        job.draft, job.verifier, vocabulary, ttt_steps=cfg.ttt_steps, attention=cfg.attention, seed=cfg.seed
+    )
+    shards = [Path(s) for s in job.shards]
+    pack = cfg.batch_tokens // world  # one optimizer step reads batch_tokens tokens, whatever the number of workers
+    collate = CollateFn(pack, job.verifier.hidden_size, len(job.draft.aux_layers), dtype, preprocess=shift_batch)
+
+    def loader(samples: frozenset[int]) -> DataLoader | None:
+        data = ShardDataset(shards, set(samples), cfg.max_sample_tokens, dtype)
+        if not len(data):
+            return None
+        sampler = MultipackDistributedBatchSamplerV2(pack, data.approx_lengths, world, rank, seed=cfg.seed)
+        return DataLoader(data, batch_sampler=sampler, collate_fn=collate) if len(sampler) else None
+
+    train_loader = loader(job.train_samples)
+    if train_loader is None:
+        raise ValueError("train: fewer training conversations than train.num_workers; lower it or add prompts")
+    call = {
+        "ttt_steps": cfg.ttt_steps,
+        "ttt_step_loss_decay": cfg.ttt_step_loss_decay,
+        "loss_config": resolve_loss_config(cfg.loss, cfg.loss_implementation),
+    }
+    settings = TrainerConfig(
+        lr=cfg.lr,
+        num_epochs=cfg.epochs,
+        save_path=str(Path(job.out) / "unused"),  # speculators' own checkpoints are never written
+        train_call_kwargs=call,
+        val_call_kwargs=call,
+        optimizer=cfg.optimizer.value,
+        weight_decay=cfg.weight_decay,
+        muon_lr=cfg.muon_lr if cfg.muon_lr is not None else cfg.lr,
+        muon_momentum=cfg.muon_momentum,
+        muon_weight_decay=cfg.muon_weight_decay,
+        scheduler_type=cfg.schedule.value,
+        scheduler_warmup_ratio=cfg.warmup_ratio,
+        hidden_states_dtype=dtype,
+    )
+    return DraftTrainer(device, model, settings, train_loader, loader(job.val_samples))
+
+
+class _Progress:
+    """A line every few seconds from speculators' per-step metrics."""
+
+    def __init__(self, steps: int, every_s: float):
+        self._steps, self._every = steps, every_s
+        self._last = self._began = time.monotonic()
+        self._tokens = 0.0
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        if "train" not in message:
+            return
+        profile = message["profile"]
+        self._tokens += profile["tokens_per_s"] * profile["step_ms"] / 1000
+        now = time.monotonic()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        train = message["train"]
+        log.info(
+            "train: step %d/%d, %.0f tok/s, loss %.3f, accuracy %.3f",
+            message["global_step"] + 1,
+            self._steps,
+            self._tokens / (now - self._began),
+            train["loss"],
+            train["full_acc_0"],
+        )
+
+
+def _plain(metrics: dict[str, float]) -> dict[str, float]:
+    return {k.removesuffix("_epoch"): v for k, v in metrics.items()}
+
+
+def _summary(entry: dict[str, Any]) -> str:
+    keys = [k for k in ("loss", "full_acc_0", "full_acc_1", "full_acc_2") if k in entry]
+    return ", ".join(f"{k} {entry[k]:.3f}" for k in keys) or "none"
+
+
+def _save_draft(model: Any, final: Path) -> None:
+    """A speculators checkpoint in bf16, whole or absent."""
+    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.save_pretrained(temporary, state_dict=convert_float_dtype(model.state_dict(), torch.bfloat16))
+    patch_config_dtype(temporary / "config.json", torch.bfloat16)
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(temporary, final)

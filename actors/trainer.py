@@ -1,0 +1,102 @@
+"""speculators' Trainer inside a Ray Train worker, on CPU or CUDA, with checkpoints of our own.
+
+Three things in speculators 0.9.0 stand in the way and are bridged here, each in one place:
+its process topology is module state that only torchrun fills (`adopt_process_group`), its step timer synchronises an
+accelerator that a CPU worker lacks (`_CpuTimer`), and its checkpoints are bf16 and not atomic (`state`/`restore`).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import speculators.train.distributed as topology
+import speculators.train.trainer as speculators_trainer
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class _CpuTimer(speculators_trainer._StepTimer):
+    def mark(self, name: str) -> None:
+        if self.enabled:
+            self._marks[name] = time.perf_counter()
+
+    def now(self) -> float | None:
+        return time.perf_counter() if self.enabled else None
+
+
+def adopt_process_group(rank: int, world_size: int, device: torch.device) -> None:
+    """Tell speculators about the process group that Ray Train made (its own set-up would make a second one)."""
+    topology._rank, topology._world_size = rank, world_size
+    topology._is_distributed = world_size > 1
+    topology._local_rank = device if device.type == "cpu" else device.index
+    if world_size > 1:
+        topology._init_sp_process_groups(rank, world_size, 1)
+    if device.type == "cpu":
+        speculators_trainer._StepTimer = _CpuTimer
+
+
+class DraftTrainer(speculators_trainer.Trainer):
+    """Drives epochs; `device` decides where. Use `train_epoch` and `val_epoch`, never `run_training` (signal handlers)."""
+
+    def __init__(self, device: torch.device, *args: Any, **kwargs: Any):
+        self._device = device
+        super().__init__(*args, **kwargs)
+
+    def setup_trainer(self) -> None:
+        self.device_type = self._device.type
+        super().setup_trainer()
+
+    def _setup_model_ddp(self, load_checkpoint: bool) -> None:
+        self.model.to(self._device)
+        self.model = DistributedDataParallel(self.model)  # broadcasts rank 0's weights
+
+    @property
+    def draft(self) -> torch.nn.Module:
+        return self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        """Everything to go on after `epoch` finished epochs: fp32 weights, optimizers, schedules."""
+        trainable = {k: v.detach().cpu() for k, v in self.draft.named_parameters() if v.requires_grad}
+        return {
+            "epoch": epoch,
+            "global_step": self.global_step,
+            "trainable": trainable,
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "schedulers": [s.state_dict() for s in self.schedulers],
+            "world_size": dist.get_world_size() if self.is_distributed else 1,
+        }
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """Take up a saved state; returns the number of finished epochs."""
+        own = dict(self.draft.named_parameters())
+        for name, value in state["trainable"].items():
+            own[name].data.copy_(value)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        self.global_step = state["global_step"]
+        return state["epoch"]
+
+
+class MetricsTap(logging.Handler):
+    """Hands speculators' training metrics, which it only logs, to a function."""
+
+    def __init__(self, report: Report):
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.msg, dict):
+            self._report(record.msg)
+
+
+def tap_metrics(report: Report) -> None:
+    logger = speculators_trainer.metric_logger
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers = [MetricsTap(report)]

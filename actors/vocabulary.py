@@ -1,0 +1,41 @@
+"""The draft's vocabulary: the verifier's tokens that its answers use most, by speculators' own mapping."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+from speculators.train.vocab_mapping import build_vocab_mappings_from_distribution
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """d2t [Vd] int64: target id = draft id + d2t[draft id]. t2d [V] bool. None for both: the full vocabulary."""
+
+    d2t: torch.Tensor | None
+    t2d: torch.Tensor | None
+    coverage: float  # share of supervised tokens that the draft can say
+
+
+def count_tokens(shards: Iterable[Path], samples: set[int]) -> Counter[int]:
+    """How often each token id is supervised in the given samples."""
+    counts: Counter[int] = Counter()
+    for file in shards:
+        table = pq.read_table(file, columns=["sample", "token_id", "loss_mask"]).to_pandas()
+        chosen = table[table["loss_mask"] & table["sample"].isin(samples)]
+        counts.update(chosen["token_id"].value_counts().to_dict())
+    return counts
+
+
+def build_vocabulary(counts: Counter[int], draft_vocab_size: int, vocab_size: int) -> Vocabulary:
+    """The most frequent `draft_vocab_size` tokens; ValueError when there is nothing to count."""
+    total = sum(counts.values())
+    if total == 0:
+        raise ValueError("no supervised token in the training split; look at the extract step's accounting")
+    if draft_vocab_size == vocab_size:
+        return Vocabulary(None, None, 1.0)
+    d2t, t2d = build_vocab_mappings_from_distribution(dict(counts), draft_vocab_size, vocab_size)
+    covered = sum(n for token, n in counts.items() if t2d[token])
+    return Vocabulary(d2t, t2d, covered / total)

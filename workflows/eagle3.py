@@ -1,0 +1,131 @@
+"""Train an EAGLE-3 draft: python -m workflows.eagle3 experiment=smollm2_cpu [key=value …]
+
+    prompts ──> generate ──> extract ──> train ──> convert ──> benchmark
+         └────────(fused: one pass)──┘
+
+Each step leaves <output_root>/<step>/<fingerprint>/ with a record written last. The same command again resumes; a
+changed key runs only the steps that read it, and those after them.
+"""
+
+import logging
+from pathlib import Path
+
+from actors.verifier import Verifier
+from conf.schema import ExtractMode, EyrieConfig
+from workflows import cli, config, report, runner
+from workflows.cluster import session
+from workflows.errors import ConfigError
+from workflows.prompt_sources import source_identity
+from workflows.step import Step
+from workflows.steps.benchmark import benchmark
+from workflows.steps.convert import convert
+from workflows.steps.extract import extract, generate
+from workflows.steps.prompts import prompts
+from workflows.steps.train import train
+from workflows.verifier_source import resolve_verifier
+
+log = logging.getLogger(__name__)
+
+
+def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
+    """The DAG. `config` holds what a step's result depends on, and nothing else."""
+    trust = cfg.verifier.trust_remote_code
+    model = {"verifier": verifier.fingerprint}
+    dtype = {"engine.kind": cfg.engine.kind, "engine.dtype": cfg.engine.dtype}
+    tokens = {"prompts.max_turns": cfg.prompts.max_turns}
+
+    p = Step(
+        "prompts",
+        {"prompts": cfg.prompts, "sources": _sources(cfg)},
+        (),
+        lambda _, out: prompts(cfg.prompts, verifier, trust, out),
+        inputs=model,
+    )
+    fused = cfg.extract.mode is ExtractMode.fused
+    g = Step(
+        "generate",
+        {"generate": cfg.generate, "shards": cfg.extract.samples_per_shard, **dtype},
+        (p,),
+        lambda ins, out: generate(cfg.generate, cfg.extract, cfg.engine, verifier, trust, ins["prompts"], out),
+        inputs=model,
+    )
+    aux = {"draft.aux_layers": cfg.draft.aux_layers}
+    e = Step(
+        "extract",
+        {"extract": cfg.extract, "generate": cfg.generate, **aux, **dtype, **tokens},
+        (p,) if fused else (p, g),
+        lambda ins, out: extract(
+            cfg.generate,
+            cfg.extract,
+            cfg.draft,
+            cfg.engine,
+            verifier,
+            trust,
+            ins["prompts"],
+            ins.get("generate"),
+            out,
+        ),
+        inputs=model,
+    )
+    t = Step(
+        "train",
+        {"train": cfg.train, "draft": cfg.draft},
+        (p, e),
+        lambda ins, out: train(cfg.train, cfg.draft, verifier, ins["prompts"], ins["extract"], out),
+        inputs=model,
+    )
+    k = cfg.benchmark.num_speculative_tokens
+    c = Step(
+        "convert",
+        {"convert": cfg.convert, "draft": cfg.draft, "num_speculative_tokens": k, **dtype},
+        (p, t),
+        lambda ins, out: convert(
+            cfg.convert, cfg.draft, cfg.engine, verifier, ins["train"], ins["prompts"], k, out, trust_remote_code=trust
+        ),
+        inputs=model,
+    )
+    b = Step(
+        "benchmark",
+        {"benchmark": cfg.benchmark, **dtype},
+        (p, c),
+        lambda ins, out: benchmark(cfg.benchmark, cfg.engine, verifier, trust, ins["convert"], ins["prompts"], out),
+        inputs=model,
+    )
+    return [p, e, t, c, b] if fused else [p, g, e, t, c, b]
+
+
+def run_workflow(cfg: EyrieConfig) -> None:
+    """Check, run what is not done, report."""
+    cfg = config.on_this_machine(cfg)
+    config.validate(cfg, None)
+    root = Path(cfg.output_root)
+    runner.check_root(root)
+    try:
+        verifier = resolve_verifier(cfg.verifier, root)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    config.validate(cfg, verifier)
+    steps = build_steps(cfg, verifier)
+    if cfg.dry_run:
+        runner.run(steps, root, dry_run=True)
+        return
+    with session(cfg.cluster):
+        records = runner.run(steps, root)
+    result = report.build_report(cfg, records, verifier)
+    page = report.write_report(root / "runs" / f"{cfg.name}-{steps[-1].short}", result)
+    report.print_table(result)
+    print(f"\nreport: {page}")
+
+
+def _sources(cfg: EyrieConfig) -> dict[str, dict[str, str]]:
+    """Contents of the prompt sources, so that a changed file is a changed input."""
+    found = {**cfg.prompts.sources, **cfg.prompts.evals}
+    return {name: source_identity(f"prompts.{name}", source) for name, source in found.items()}
+
+
+def main() -> None:
+    cli.launch(run_workflow)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ leaves keeps its temporary name and is never read.
 
 import logging
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def load_newest(directory: Path) -> dict[str, Any] | None:
     for folder in reversed(_checkpoints(directory)):
         try:
             return torch.load(folder / STATE, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError) as error:
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             log.warning("checkpoint %s cannot be read (%s); trying the one before", folder, error)
     return None
 

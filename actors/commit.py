@@ -1,6 +1,7 @@
 """Files that exist under their name only when they are whole (pure)."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,16 +28,22 @@ def commit_once(final: Path, write: Callable[[Path], None]) -> bool:
 def replace_atomically(file: Path, text: str) -> None:
     """Write a small text file whole: readers see the old one or the new one."""
     temporary = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}-{time.monotonic_ns()}")
-    temporary.write_text(text)
-    sync(temporary)
-    os.replace(temporary, file)
+    try:
+        temporary.write_text(text)
+        sync(temporary)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def sweep(directory: Path) -> int:
-    """Remove what dead attempts left behind; returns how many files. Call only while nobody writes."""
+    """Remove what dead attempts left behind, folders too; returns how many. Call only while nobody writes."""
     stale = list(directory.glob(f"{TEMPORARY}*"))
-    for file in stale:
-        file.unlink()
+    for path in stale:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     return len(stale)
 
 

@@ -2,13 +2,11 @@
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import RayActorError
 
 from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters
 from actors.start_engine import start
@@ -103,43 +101,6 @@ class EngineHandle:
             return ray.get(reference)
         except RayActorError as error:
             raise RuntimeError(
-                f"the engine {self._name} died: {error}. Its last lines are in the log above and in the actor's page of "
-                "the Ray dashboard; out of memory is the usual cause (engine.kv_cache_gib, engine.gpu_memory_utilization)."
+                f"the engine {self._name} died: {error}. Its last lines are in the log above and on the actor's page "
+                "of the Ray dashboard; out of memory is the usual cause (engine.kv_cache_gib, gpu_memory_utilization)."
             ) from error
-
-
-@contextmanager
-def engine(spec: EngineSpec, name: str, *, cluster_wait_s: float = 600) -> Iterator[EngineHandle]:
-    """An engine in an actor; it is gone, and its memory free, when the block ends."""
-    resources = {"num_cpus": spec.config.num_cpus, "num_gpus": spec.config.num_gpus}
-    wait_for_resources(resources, name, cluster_wait_s)
-    actor = ray.remote(EngineActor).options(name=f"eyrie:{name}:{time.time_ns()}", **resources).remote(spec, name)
-    handle = EngineHandle(actor, name)
-    try:
-        try:
-            ray.get(actor.ready.remote(), timeout=spec.config.start_timeout_s)
-        except GetTimeoutError:
-            raise RuntimeError(
-                f"the engine {name} did not start in {spec.config.start_timeout_s} s; raise engine.start_timeout_s"
-            ) from None
-        yield handle
-        ray.get(actor.close.remote())
-    finally:
-        ray.kill(actor)
-
-
-def wait_for_resources(resources: dict[str, float], name: str, wait_s: float) -> None:
-    """Wait until the cluster could ever hold this; RuntimeError says what is missing."""
-    wanted = {"CPU": resources["num_cpus"], "GPU": resources["num_gpus"]}
-    deadline = time.monotonic() + wait_s
-    while True:
-        nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-        if any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
-            return
-        if time.monotonic() > deadline:
-            biggest = {k: max((node.get(k, 0) for node in nodes), default=0) for k in wanted}
-            raise RuntimeError(
-                f"{name} needs {wanted} on one node; the largest of {len(nodes)} nodes has {biggest}. Add such a node, or "
-                "change engine.num_gpus / engine.num_cpus / cluster.num_cpus."
-            )
-        time.sleep(min(POLL_S, wait_s / 10 + 0.01))

@@ -1,4 +1,4 @@
-"""The extraction worker of a Ray Data pool: holds one engine, takes shard numbers, commits shards, yields manifest rows.
+"""The extraction worker of a Ray Data pool: holds an engine, takes shard numbers, commits shards, yields manifest rows.
 
 Hidden states never enter the object store: what leaves is one small row for each shard.
 """

@@ -37,11 +37,14 @@ class FakeEngine:
         self._closed = False
 
     async def render(self, messages: list[Message]) -> list[int]:
-        text = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
-        return [FIRST + byte for byte in text.encode()]
+        """An answer ends in EOS, as in real templates, so that a later turn extends what was written."""
+        ids: list[int] = []
+        for m in messages:
+            ids += _ids(f"<{m['role']}>{m['content']}") + [self._eos] * (m["role"] == "assistant") + _ids("\n")
+        return ids + _ids("<assistant>")
 
     async def decode(self, ids: list[int]) -> str:
-        return bytes(i - FIRST for i in ids if FIRST <= i < FIRST + BYTES).decode(errors="replace")
+        return bytes(i - FIRST for i in ids if FIRST <= i < FIRST + BYTES).decode(errors="surrogateescape")
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
         assert not self._closed, "the engine was closed"
@@ -109,6 +112,10 @@ class FakeEngine:
             accepted_per_position=tuple(a + b for a, b in zip(before.accepted_per_position, positions, strict=True)),
         )
         return 1 + drafts
+
+
+def _ids(text: str) -> list[int]:
+    return [FIRST + byte for byte in text.encode(errors="surrogateescape")]  # any bytes survive decode and render
 
 
 def _load_draft(draft: DraftSpec, verifier: Verifier) -> int:

@@ -1,4 +1,4 @@
-"""One conversation answered by the verifier, turn by turn, with the ids that the engine itself read and wrote (pure)."""
+"""One conversation answered by the verifier, turn by turn, with the ids that the engine read and wrote (pure)."""
 
 from dataclasses import dataclass, replace
 

@@ -11,6 +11,7 @@ from ray.data import ActorPoolStrategy, DataContext
 from actors.capture import Job
 from actors.engine import EngineSpec
 from actors.extraction_actor import ExtractionActor
+from actors.quiet import runtime_env
 from actors.shards import ManifestRow
 from conf.schema import ExtractConfig
 
@@ -38,6 +39,7 @@ def run_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, na
         ),
         num_cpus=spec.config.num_cpus,
         num_gpus=spec.config.num_gpus,
+        runtime_env=runtime_env(),
     )
     dataset.set_name(name)
     for item in dataset.iter_rows():

@@ -5,12 +5,12 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray.train
 import torch
+import torch.distributed as dist
 from ray.train.torch import get_device
 from speculators.losses import resolve_loss_config
 from speculators.models.eagle3.data import shift_batch
@@ -24,26 +24,11 @@ from actors import checkpoints
 from actors.commit import TEMPORARY, replace_atomically
 from actors.draft_model import build_draft
 from actors.shard_dataset import ShardDataset
+from actors.train_job import TrainJob
 from actors.trainer import DraftTrainer, adopt_process_group, tap_metrics
-from actors.verifier import Verifier
-from actors.vocabulary import Vocabulary
-from conf.schema import DraftConfig, TrainConfig
+from actors.vocabulary import Vocabulary, build_vocabulary, count_tokens, load_vocabulary, save_vocabulary
 
 log = logging.getLogger("eyrie.train")
-
-
-@dataclass(frozen=True)
-class TrainJob:
-    """All that a worker needs; paths must be visible from every node."""
-
-    cfg: TrainConfig
-    draft: DraftConfig
-    verifier: Verifier
-    shards: tuple[str, ...]
-    train_samples: frozenset[int]
-    val_samples: frozenset[int]
-    vocabulary: str  # file of torch.save({"d2t", "t2d", "coverage"})
-    out: str
 
 
 def train_worker(config: dict[str, Any]) -> None:
@@ -56,7 +41,8 @@ def train_worker(config: dict[str, Any]) -> None:
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     adopt_process_group(rank, world, device)
-    trainer = _trainer(job, device, rank, world)
+    vocabulary = _vocabulary(job, rank)
+    trainer = _trainer(job, vocabulary, device, rank, world)
     directory = Path(job.out) / "checkpoints"
     saved = checkpoints.load_newest(directory)
     epoch = trainer.restore(saved) if saved else 0
@@ -76,15 +62,33 @@ def train_worker(config: dict[str, Any]) -> None:
         ray.train.report({"epoch": current})
     if rank == 0:
         _save_draft(trainer.draft, Path(job.out) / "draft")
-        result = {"steps": trainer.global_step, "epochs": job.cfg.epochs, "history": history}
+        result = {
+            "steps": trainer.global_step,
+            "epochs": job.cfg.epochs,
+            "vocab_coverage": vocabulary.coverage,
+            "supervised_tokens": vocabulary.counted,
+            "history": history,
+        }
         replace_atomically(Path(job.out) / "metrics.json", json.dumps(result, indent=1))
     ray.train.report({"epoch": job.cfg.epochs})
 
 
-def _trainer(job: TrainJob, device: torch.device, rank: int, world: int) -> DraftTrainer:
+def _vocabulary(job: TrainJob, rank: int) -> Vocabulary:
+    """Counted once, by rank 0, and kept: a resumed run must map tokens as the run before it."""
+    file = Path(job.out) / "vocabulary.pt"
+    if rank == 0 and not file.exists():
+        counts = count_tokens([Path(s) for s in job.shards], set(job.train_samples))
+        found = build_vocabulary(counts, job.draft.draft_vocab_size, job.verifier.vocab_size)
+        save_vocabulary(found, file)
+        log.info("train: a vocabulary of %d covers %.2f%%", job.draft.draft_vocab_size, 100 * found.coverage)
+    if dist.is_initialized():
+        dist.barrier()
+    return load_vocabulary(file)
+
+
+def _trainer(job: TrainJob, vocabulary: Vocabulary, device: torch.device, rank: int, world: int) -> DraftTrainer:
     cfg = job.cfg
     dtype = getattr(torch, cfg.precision)
-    vocabulary = Vocabulary(**torch.load(job.vocabulary, weights_only=True))
     model = build_draft(
         job.draft, job.verifier, vocabulary, ttt_steps=cfg.ttt_steps, attention=cfg.attention, seed=cfg.seed
     )

@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from actors.cpu_environment import has_bf16
+from actors.muon import orthogonalise_in_fp32
+
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -37,10 +40,12 @@ def adopt_process_group(rank: int, world_size: int, device: torch.device) -> Non
         topology._init_sp_process_groups(rank, world_size, 1)
     if device.type == "cpu":
         speculators_trainer._StepTimer = _CpuTimer
+        if not has_bf16():
+            orthogonalise_in_fp32()
 
 
 class DraftTrainer(speculators_trainer.Trainer):
-    """Drives epochs; `device` decides where. Use `train_epoch` and `val_epoch`, never `run_training` (signal handlers)."""
+    """On `device`. Drive it by `train_epoch` and `val_epoch`, never by `run_training` (it sets signal handlers)."""
 
     def __init__(self, device: torch.device, *args: Any, **kwargs: Any):
         self._device = device

@@ -50,13 +50,17 @@ def read_verifier(path: str | Path) -> Verifier:
     _check_index(folder)
     if not any((folder / name).exists() for name in TOKENIZER_FILES[:3]):
         raise ValueError(
-            f"verifier.source: {folder} holds no tokenizer ({', '.join(TOKENIZER_FILES[:3])}). Copy the tokenizer files "
-            "of the model into the folder."
+            f"verifier.source: {folder} holds no tokenizer ({', '.join(TOKENIZER_FILES[:3])}). Copy the "
+            "tokenizer files of the model into the folder."
         )
+    try:
+        fingerprint = _fingerprint(folder, weights)
+    except ValueError as error:
+        raise ValueError(f"verifier.source: {error}") from error
     try:
         return Verifier(
             path=str(folder.resolve()),
-            fingerprint=_fingerprint(folder, weights),
+            fingerprint=fingerprint,
             hidden_size=config["hidden_size"],
             num_layers=config["num_hidden_layers"],
             vocab_size=config["vocab_size"],
@@ -72,7 +76,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.exists():
         raise ValueError(f"verifier.source: {folder} has no config.json. Give a Hugging Face checkpoint folder.")
-    return json.loads(file.read_text())
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise ValueError(
+            f"verifier.source: {file} cannot be read ({error}). Copy it from the checkpoint again."
+        ) from error
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +93,8 @@ def safetensors_header(file: Path) -> dict[str, Any]:
     """Names, dtypes and shapes of a safetensors file, read from its header only."""
     with file.open("rb") as f:
         size = int.from_bytes(f.read(8), "little")
+        if not 2 <= size <= file.stat().st_size - 8:
+            raise ValueError(f"{file} is no safetensors file, or is cut (a git-lfs pointer?). Download it again.")
         header = json.loads(f.read(size))
     header.pop("__metadata__", None)
     return header

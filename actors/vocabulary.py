@@ -1,5 +1,6 @@
 """The draft's vocabulary: the verifier's tokens that its answers use most, by speculators' own mapping."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ import pyarrow.parquet as pq
 import torch
 from speculators.train.vocab_mapping import build_vocab_mappings_from_distribution
 
+from actors.commit import TEMPORARY
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -17,6 +20,7 @@ class Vocabulary:
     d2t: torch.Tensor | None
     t2d: torch.Tensor | None
     coverage: float  # share of supervised tokens that the draft can say
+    counted: int  # supervised tokens of the training split
 
 
 def count_tokens(shards: Iterable[Path], samples: set[int]) -> Counter[int]:
@@ -35,7 +39,17 @@ def build_vocabulary(counts: Counter[int], draft_vocab_size: int, vocab_size: in
     if total == 0:
         raise ValueError("no supervised token in the training split; look at the extract step's accounting")
     if draft_vocab_size == vocab_size:
-        return Vocabulary(None, None, 1.0)
+        return Vocabulary(None, None, 1.0, total)
     d2t, t2d = build_vocab_mappings_from_distribution(dict(counts), draft_vocab_size, vocab_size)
     covered = sum(n for token, n in counts.items() if t2d[token])
-    return Vocabulary(d2t, t2d, covered / total)
+    return Vocabulary(d2t, t2d, covered / total, total)
+
+
+def save_vocabulary(vocabulary: Vocabulary, file: Path) -> None:
+    temporary = file.with_name(f"{TEMPORARY}{file.name}")
+    torch.save(vars(vocabulary), temporary)
+    os.replace(temporary, file)
+
+
+def load_vocabulary(file: Path) -> Vocabulary:
+    return Vocabulary(**torch.load(file, weights_only=True))

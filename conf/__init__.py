@@ -1,1 +1,1 @@
-"""Configuration of Eyrie: `schema.py` types every key, the YAML groups beside it give values, `experiment/` combines them."""
+"""Configuration: `schema.py` types every key, the YAML groups beside it give values, `experiment/` combines them."""

@@ -1,4 +1,4 @@
-"""Stands in for `actors.engine_actor.engine` in tests of steps: a FakeEngine in this process, behind the same calls."""
+"""Stands in for actors/engine_pool.py in tests of steps: a FakeEngine in this process, behind the same calls."""
 
 import asyncio
 from collections.abc import Iterator
@@ -44,11 +44,16 @@ class LocalHandle:
 
 
 class LocalEngines:
-    """A `start` for steps; `started` lists (name, spec) in order. `handle` is the class of the handles given out."""
+    """Engines for steps; `started` and `prepared` list (name, spec) in order; `handle` is the class given out."""
 
     def __init__(self, handle: type[LocalHandle] = LocalHandle):
         self._handle = handle
         self.started: list[tuple[str, EngineSpec]] = []
+        self.prepared: list[tuple[str, EngineSpec]] = []
+
+    def prepare(self, spec: EngineSpec, name: str) -> None:
+        """Nothing to gain in one process."""
+        self.prepared.append((name, spec))
 
     @contextmanager
     def __call__(self, spec: EngineSpec, name: str) -> Iterator[LocalHandle]:

@@ -130,6 +130,8 @@ def _prompts(prompts: PromptsConfig) -> Iterator[str]:
             yield f"prompts.{group}: empty; choose prompts=bundled, or give your own: {example}"
         for name, source in sets.items():
             yield from _source(f"prompts.{group}.{name}", name, source)
+    for name in sorted(prompts.sources.keys() & prompts.evals.keys()):
+        yield f"prompts.evals.{name}: prompts.sources.{name} has that name; rename one of them"
     for name, evaluated in prompts.evals.items():
         for other, trained in prompts.sources.items():
             if (evaluated.kind, evaluated.path, evaluated.split) == (trained.kind, trained.path, trained.split):

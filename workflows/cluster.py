@@ -1,35 +1,104 @@
-"""The Ray session of a driver: the cluster it is told of, or a Ray of its own on this machine."""
+"""The Ray session of a driver: the cluster it is told of, or a Ray of its own; started when first needed."""
 
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
-from conf.schema import ClusterConfig
+from actors.capture import Job
+from actors.engine import EngineSpec
+from actors.shards import ManifestRow
+from actors.train_job import TrainJob
+from conf.schema import ClusterConfig, ExtractConfig
+from workflows.engines import EngineHandle
 
-MIN_CPUS = 4  # logical: an engine and Ray Data's own tasks must fit on a laptop
+if TYPE_CHECKING:
+    from actors.engine_pool import EnginePool
+
+MIN_CPUS = 8  # logical: on a laptop two engines start side by side, beside the tasks of Ray Data
+
+
+class Session:
+    """What steps need of Ray: engines, shard workers, trainers. When everything is done, Ray never starts."""
+
+    def __init__(self, cfg: ClusterConfig):
+        self._cfg = cfg
+        self._ours = False
+        self._pool: EnginePool | None = None
+
+    def ensure_ray(self) -> None:
+        import ray
+
+        if not ray.is_initialized():
+            _connect(self._cfg)
+            self._ours = True
+
+    def __call__(self, spec: EngineSpec, name: str) -> AbstractContextManager[EngineHandle]:
+        return self._engines()(spec, name)
+
+    def prepare(self, spec: EngineSpec, name: str) -> None:
+        self._engines().prepare(spec, name)
+
+    def run_shards(
+        self, spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str
+    ) -> Iterator[ManifestRow]:
+        """Shards through Ray Data's actor pool."""
+        self._alone()
+        from actors.shard_pool import run_pool
+
+        return run_pool(spec, job, todo, cfg, name)
+
+    def fit(self, job: TrainJob) -> None:
+        """A draft through Ray Train's workers."""
+        self._alone()
+        from actors.training import fit
+
+        fit(job)
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.close()
+        if self._ours:
+            import ray
+
+            ray.shutdown()
+
+    def _alone(self) -> None:
+        """Free what idle engines hold, for workers that need the room."""
+        self.ensure_ray()
+        if self._pool:
+            self._pool.close()
+
+    def _engines(self) -> "EnginePool":
+        if self._pool is None:
+            self.ensure_ray()
+            from actors.engine_pool import EnginePool
+
+            self._pool = EnginePool(self._cfg.wait_s)
+        return self._pool
 
 
 @contextmanager
-def session(cfg: ClusterConfig) -> Iterator[None]:
-    """Ray for the length of the block. In a job or with an address we join, and leave the cluster as it was."""
+def session(cfg: ClusterConfig) -> Iterator[Session]:
+    """A session for the length of the block; a cluster that we joined is left as it was."""
+    opened = Session(cfg)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _connect(cfg: ClusterConfig) -> None:
     address = cfg.address or os.environ.get("RAY_ADDRESS")
-    if not address:
-        # a Ray of our own is reachable from this machine only; Ray 2.60 would otherwise write a token to the home folder
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not address:
+        # a Ray of our own is reachable from this machine only; Ray 2.60 would write a token to the home folder
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 
-    if ray.is_initialized():  # a test's
-        yield
-        return
-    options = {"log_to_driver": True, "logging_level": logging.WARNING}
     if address:
-        ray.init(address=address, **options)
-    else:
-        cpus = cfg.num_cpus or max(MIN_CPUS, os.cpu_count() or 1)
-        ray.init(num_cpus=cpus, include_dashboard=False, **options)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+        return
+    cpus = cfg.num_cpus or max(MIN_CPUS, os.cpu_count() or 1)
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=True, logging_level=logging.WARNING)

@@ -8,12 +8,15 @@ changed key runs only the steps that read it, and those after them.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from actors.verifier import Verifier
 from conf.schema import ExtractMode, EyrieConfig
 from workflows import cli, config, report, runner
-from workflows.cluster import session
+from workflows.cluster import Session, session
 from workflows.errors import ConfigError
 from workflows.prompt_sources import source_identity
 from workflows.step import Step
@@ -27,7 +30,7 @@ from workflows.verifier_source import resolve_verifier
 log = logging.getLogger(__name__)
 
 
-def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
+def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step]:
     """The DAG. `config` holds what a step's result depends on, and nothing else."""
     trust = cfg.verifier.trust_remote_code
     model = {"verifier": verifier.fingerprint}
@@ -38,7 +41,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
         "prompts",
         {"prompts": cfg.prompts, "sources": _sources(cfg)},
         (),
-        lambda _, out: prompts(cfg.prompts, verifier, trust, out),
+        lambda _, out: _prompts(cfg, verifier, out),
         inputs=model,
     )
     fused = cfg.extract.mode is ExtractMode.fused
@@ -46,7 +49,9 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
         "generate",
         {"generate": cfg.generate, "shards": cfg.extract.samples_per_shard, **dtype},
         (p,),
-        lambda ins, out: generate(cfg.generate, cfg.extract, cfg.engine, verifier, trust, ins["prompts"], out),
+        lambda ins, out: generate(
+            cfg.generate, cfg.extract, cfg.engine, verifier, trust, ins["prompts"], ray.run_shards, out
+        ),
         inputs=model,
     )
     aux = {"draft.aux_layers": cfg.draft.aux_layers}
@@ -63,6 +68,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
             trust,
             ins["prompts"],
             ins.get("generate"),
+            ray.run_shards,
             out,
         ),
         inputs=model,
@@ -71,7 +77,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
         "train",
         {"train": cfg.train, "draft": cfg.draft},
         (p, e),
-        lambda ins, out: train(cfg.train, cfg.draft, verifier, ins["prompts"], ins["extract"], out),
+        lambda ins, out: train(cfg.train, cfg.draft, verifier, ins["prompts"], ins["extract"], ray.fit, out),
         inputs=model,
     )
     k = cfg.benchmark.num_speculative_tokens
@@ -80,7 +86,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
         {"convert": cfg.convert, "draft": cfg.draft, "num_speculative_tokens": k, **dtype},
         (p, t),
         lambda ins, out: convert(
-            cfg.convert, cfg.draft, cfg.engine, verifier, ins["train"], ins["prompts"], k, out, trust_remote_code=trust
+            cfg.convert, cfg.draft, cfg.engine, verifier, ins["train"], ins["prompts"], k, trust, ray, out
         ),
         inputs=model,
     )
@@ -88,7 +94,9 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier) -> list[Step]:
         "benchmark",
         {"benchmark": cfg.benchmark, **dtype},
         (p, c),
-        lambda ins, out: benchmark(cfg.benchmark, cfg.engine, verifier, trust, ins["convert"], ins["prompts"], out),
+        lambda ins, out: benchmark(
+            cfg.benchmark, cfg.engine, verifier, trust, ins["convert"], ins["prompts"], ray, out
+        ),
         inputs=model,
     )
     return [p, e, t, c, b] if fused else [p, g, e, t, c, b]
@@ -100,27 +108,43 @@ def run_workflow(cfg: EyrieConfig) -> None:
     config.validate(cfg, None)
     root = Path(cfg.output_root)
     runner.check_root(root)
-    try:
+    with _users_mistake():
         verifier = resolve_verifier(cfg.verifier, root)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     config.validate(cfg, verifier)
-    steps = build_steps(cfg, verifier)
+    with session(cfg.cluster) as ray:
+        steps = build_steps(cfg, verifier, ray)
+        records = runner.run(steps, root, dry_run=cfg.dry_run)
     if cfg.dry_run:
-        runner.run(steps, root, dry_run=True)
         return
-    with session(cfg.cluster):
-        records = runner.run(steps, root)
     result = report.build_report(cfg, records, verifier)
     page = report.write_report(root / "runs" / f"{cfg.name}-{steps[-1].short}", result)
     report.print_table(result)
     print(f"\nreport: {page}")
 
 
+def _prompts(cfg: EyrieConfig, verifier: Verifier, out: Path) -> dict[str, Any]:
+    with _users_mistake():
+        return prompts(cfg.prompts, verifier, cfg.verifier.trust_remote_code, out)
+
+
 def _sources(cfg: EyrieConfig) -> dict[str, dict[str, str]]:
-    """Contents of the prompt sources, so that a changed file is a changed input."""
-    found = {**cfg.prompts.sources, **cfg.prompts.evals}
-    return {name: source_identity(f"prompts.{name}", source) for name, source in found.items()}
+    """Contents of the prompt sources, so that a changed file is a changed input. Names are unique: see checks.py."""
+    groups = {"sources": cfg.prompts.sources, "evals": cfg.prompts.evals}
+    with _users_mistake():
+        return {
+            name: source_identity(f"prompts.{group}.{name}", source)
+            for group, sets in groups.items()
+            for name, source in sets.items()
+        }
+
+
+@contextmanager
+def _users_mistake() -> Iterator[None]:
+    """A ValueError from reading what the user gave is a message for the user, without a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
-"""How a step gets an engine: the context manager of actors/engine_actor.py, or a stand-in that a test injects."""
+"""How a step gets an engine."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -21,14 +20,14 @@ class EngineHandle(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
-StartEngine = Callable[..., AbstractContextManager[EngineHandle]]
+class Engines(Protocol):
+    """Where a step gets engines: actors/engine_pool.py, or a stand-in that a test injects."""
 
+    def __call__(self, spec: EngineSpec, name: str) -> AbstractContextManager[EngineHandle]: ...
 
-def start_engine(spec: EngineSpec, name: str) -> AbstractContextManager[EngineHandle]:
-    """An engine in an actor of its own, gone when the context ends."""
-    from actors.engine_actor import engine  # imports ray, which tests of the steps do without
-
-    return engine(spec, name=name)
+    def prepare(self, spec: EngineSpec, name: str) -> None:
+        """Start one ahead in the background, if there is room."""
+        ...
 
 
 def checked(completions: list[Completion], prompts: list[list[int]], sampling: Sampling, what: str) -> list[Completion]:

@@ -4,6 +4,7 @@ A step is done when its directory holds a record with its fingerprint. A step th
 one, and the next run calls it again on the same directory.
 """
 
+import errno
 import logging
 import shutil
 import time
@@ -23,6 +24,7 @@ from workflows.step import Step
 log = logging.getLogger(__name__)
 MIN_FREE = 1 << 30  # bytes
 MAX_REASONS = 4  # differences named in one line
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ def _run_one(step: Step, root: Path, held: Lease) -> None:
     except BaseException as error:
         took = duration(time.monotonic() - began)
         log.error("%s stopped after %s: %r. The same command resumes it in %s", step.name, took, error, out)
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise ConfigError(
+                f"output_root: no room left below {root} ({error}). Make room, and run the same command again: it "
+                f"resumes {step.name}."
+            ) from error
         raise
     seconds = time.monotonic() - began
     assert isinstance(accounting, dict), f"{step.name} returned {type(accounting).__name__}, not its accounting"

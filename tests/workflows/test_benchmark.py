@@ -45,7 +45,9 @@ def conversation(name: str, i: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{name} question {i}"}, {"role": "user", "content": "And then?"}]
 
 
-def run(folder: Path, verifier: Path, start: LocalEngines, cfg: BenchmarkConfig = CFG, **engine: Any) -> dict[str, Any]:
+def run(
+    folder: Path, verifier: Path, engines: LocalEngines, cfg: BenchmarkConfig = CFG, **engine: Any
+) -> dict[str, Any]:
     return benchmark(
         cfg,
         EngineConfig(kind=EngineKind.fake, **engine),
@@ -53,8 +55,8 @@ def run(folder: Path, verifier: Path, start: LocalEngines, cfg: BenchmarkConfig 
         False,
         folder / "convert",
         folder / "prompts",
+        engines,
         folder / "out",
-        start=start,
     )
 
 
@@ -97,7 +99,9 @@ def test_what_is_asked_of_which_engine(inputs: Path, tiny_llama: Path) -> None:
     Recording.seen.clear()
     engines = LocalEngines(Recording)
     run(inputs, tiny_llama, engines)
-    assert [spec.draft for _, spec in engines.started] == [None, DraftSpec(str(inputs / "convert" / "flat"), 2)]
+    flat = DraftSpec(str(inputs / "convert" / "flat"), 2)
+    assert [spec.draft for _, spec in engines.started] == [flat, None, flat]
+    assert [spec.draft for _, spec in engines.prepared] == [None]  # starts while acceptance is measured
 
     def asked(*names: str) -> list[str]:
         return [f"<user>{name.replace('-', ' question ')}\n<assistant>" for name in names]
@@ -105,12 +109,12 @@ def test_what_is_asked_of_which_engine(inputs: Path, tiny_llama: Path) -> None:
     speed = asked("code-0", "maths-0", "code-1")
     short, long = Sampling(16), Sampling(24)
     assert Recording.seen == [
+        (True, asked("code-0", "code-1", "code-2", "code-3"), long, 3),
+        (True, asked("maths-0", "maths-1"), long, 3),
         (False, speed[:1], short, 1),
         (False, speed, short, 1),
         (True, speed[:1], short, 1),
         (True, speed, short, 1),
-        (True, asked("code-0", "code-1", "code-2", "code-3"), long, 3),
-        (True, asked("maths-0", "maths-1"), long, 3),
     ]
 
 

@@ -167,8 +167,9 @@ def test_missing_values_are_named_also_inside_new_entries() -> None:
 
 def test_prompts_of_ones_own_are_added_to_the_bundled_ones_or_replace_them() -> None:
     mine = "++prompts.sources={mine: {kind: file, path: a.jsonl}}"
-    assert set(config(mine).prompts.sources) == {"bfcl", "chitchat", "mine"}
-    only = config(mine, "~prompts.sources.bfcl", "~prompts.sources.chitchat").prompts.sources
+    bundled = set(config().prompts.sources)
+    assert bundled and set(config(mine).prompts.sources) == {*bundled, "mine"}
+    only = config(mine, *(f"~prompts.sources.{name}" for name in sorted(bundled))).prompts.sources
     assert only == {"mine": SourceConfig(kind=SourceKind.file, path="a.jsonl")}
 
 

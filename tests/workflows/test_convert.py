@@ -32,7 +32,7 @@ def write_inputs(folder: Path, verifier: Path, *, val: int = 3, **changes: Any) 
     return cfg
 
 
-def run(folder: Path, verifier: Path, draft: DraftConfig, start: LocalEngines, **changes: Any) -> dict[str, Any]:
+def run(folder: Path, verifier: Path, draft: DraftConfig, engines: LocalEngines, **changes: Any) -> dict[str, Any]:
     return convert(
         ConvertConfig(**changes),
         draft,
@@ -41,8 +41,9 @@ def run(folder: Path, verifier: Path, draft: DraftConfig, start: LocalEngines, *
         folder / "train",
         folder / "prompts",
         3,
+        False,
+        engines,
         folder / "out",
-        start=start,
     )
 
 

@@ -16,7 +16,7 @@ from actors.engine import DraftSpec, EngineSpec, Message, Sampling
 from actors.verifier import Verifier
 from conf.schema import BenchmarkConfig, EngineConfig
 from workflows.conversation import first_turn
-from workflows.engines import EngineHandle, StartEngine, checked, start_engine
+from workflows.engines import EngineHandle, Engines, checked
 from workflows.prompt_table import read_prompts
 
 RESULT = "benchmark.json"
@@ -41,9 +41,8 @@ def benchmark(
     trust_remote_code: bool,
     convert_out: Path,
     prompts_out: Path,
+    engines: Engines,
     out: Path,
-    *,
-    start: StartEngine = start_engine,
 ) -> dict[str, Any]:
     """Measure the flat draft of the convert step; writes out/benchmark.json and returns the same."""
     if cfg.speed_prompts < 1:
@@ -53,14 +52,16 @@ def benchmark(
     draft = DraftSpec(str(convert_out / "flat"), cfg.num_speculative_tokens)
     draft_spec = EngineSpec(verifier.path, engine, trust_remote_code, draft=draft)
 
-    with start(plain_spec, name="benchmark:plain") as handle:
+    with engines(draft_spec, name="draft") as handle:
         sets = {name: handle.render(found) for name, found in conversations.items()}
         _check_context(cfg, engine, sets)
-        speed_prompts = _interleaved(list(sets.values()))[: cfg.speed_prompts]
-        plain = _speed(cfg, handle, speed_prompts, "benchmark: without draft")
-    with start(draft_spec, name="benchmark:draft") as handle:
-        drafted = _speed(cfg, handle, speed_prompts, "benchmark: with draft")
+        engines.prepare(plain_spec, name="plain")  # its start may slow the next lines, but acceptance has no clock
         measured = {name: _acceptance(cfg, handle, name, found) for name, found in sets.items()}
+    speed_prompts = _interleaved(list(sets.values()))[: cfg.speed_prompts]
+    with engines(plain_spec, name="plain") as handle:
+        plain = _speed(cfg, handle, speed_prompts, "benchmark: without draft")
+    with engines(draft_spec, name="draft") as handle:
+        drafted = _speed(cfg, handle, speed_prompts, "benchmark: with draft")
 
     equal = sum(a == b for a, b in zip(plain.outputs, drafted.outputs, strict=True))
     result = {

@@ -11,7 +11,7 @@ from actors.draft_shapes import WEIGHTS, compare, differences, expected_shapes, 
 from actors.engine import DraftSpec, EngineSpec, Sampling, SpecCounters
 from actors.verifier import Verifier, safetensors_header
 from conf.schema import ConvertConfig, DraftConfig, EngineConfig
-from workflows.engines import StartEngine, checked, start_engine
+from workflows.engines import Engines, checked
 from workflows.prompt_table import read_prompts
 
 FORMATS = ("speculators", "flat")
@@ -26,10 +26,9 @@ def convert(
     train_out: Path,
     prompts_out: Path,
     num_speculative_tokens: int,
+    trust_remote_code: bool,
+    engines: Engines,
     out: Path,
-    *,
-    trust_remote_code: bool = False,
-    start: StartEngine = start_engine,
 ) -> dict[str, Any]:
     """Write out/speculators and out/flat from train_out/draft; returns the accounting."""
     draft = train_out / "draft"
@@ -47,7 +46,7 @@ def convert(
             )
             for name in FORMATS
         }
-        gate = _load_gate(specs, _gate_prompts(prompts_out, cfg.gate_prompts), start)
+        gate = _load_gate(specs, _gate_prompts(prompts_out, cfg.gate_prompts), engines)
     return {
         "formats": {name: _described(out / name) for name in FORMATS},
         "naming": cfg.naming.value,
@@ -83,14 +82,16 @@ def _gate_prompts(prompts_out: Path, wanted: int) -> list[list[dict[str, str]]]:
 
 
 def _load_gate(
-    specs: dict[str, EngineSpec], conversations: list[list[dict[str, str]]], start: StartEngine
+    specs: dict[str, EngineSpec], conversations: list[list[dict[str, str]]], engines: Engines
 ) -> dict[str, Any]:
     """Load each format in an engine: both must write and propose the same. One request at a time, as batches differ."""
     outputs: dict[str, list[list[int]]] = {}
     counted: dict[str, SpecCounters] = {}
     for name, spec in specs.items():
+        engines.prepare(spec, name=name)
+    for name, spec in specs.items():
         what = f"convert: load gate of the {name} format"
-        with start(spec, name=f"convert:{name}") as handle:
+        with engines(spec, name=name) as handle:
             prompts = handle.render(conversations)
             before = handle.counters()
             completions = checked(handle.generate(prompts, GATE_SAMPLING, concurrency=1), prompts, GATE_SAMPLING, what)

@@ -1,4 +1,4 @@
-"""Steps `generate` and `extract`: on-policy answers and the verifier's hidden states, in fixed shards over elastic workers."""
+"""Steps `generate` and `extract`: on-policy answers and hidden states, in fixed shards over elastic workers."""
 
 import logging
 from collections import Counter
@@ -21,13 +21,6 @@ log = logging.getLogger(__name__)
 Pool = Callable[[EngineSpec, Job, list[int], ExtractConfig, str], Iterator[ManifestRow]]
 
 
-def ray_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str) -> Iterator[ManifestRow]:
-    """The pool of actors/shard_pool.py; tests inject one without Ray."""
-    from actors.shard_pool import run_pool  # imports ray
-
-    return run_pool(spec, job, todo, cfg, name)
-
-
 def generate(
     cfg: GenerateConfig,
     extract_cfg: ExtractConfig,
@@ -35,9 +28,8 @@ def generate(
     verifier: Verifier,
     trust_remote_code: bool,
     prompts_out: Path,
+    pool: Pool,
     out: Path,
-    *,
-    pool: Pool = ray_pool,
 ) -> dict[str, Any]:
     """Answer every prompt with a plain engine; leaves out/responses-*.parquet."""
     job = _job(cfg, extract_cfg, engine, prompts_out, out)
@@ -58,9 +50,8 @@ def extract(
     trust_remote_code: bool,
     prompts_out: Path,
     responses: Path | None,
+    pool: Pool,
     out: Path,
-    *,
-    pool: Pool = ray_pool,
 ) -> dict[str, Any]:
     """Leave out/part-*.parquet with the states of the aux layers and of the last layer.
 
@@ -140,5 +131,7 @@ def _account(rows: list[ManifestRow], job: Job) -> dict[str, Any]:
     }
     assert account["samples_in"] == account["samples"] + sum(dropped.values())
     if account["samples"] == 0:
-        raise RuntimeError(f"every conversation was dropped: {dict(dropped)}. Look at generate.* and engine.max_model_len.")
+        raise RuntimeError(
+            f"every conversation was dropped: {dict(dropped)}. Look at generate.* and engine.max_model_len."
+        )
     return account

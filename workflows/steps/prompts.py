@@ -27,7 +27,10 @@ def prompts(cfg: PromptsConfig, verifier: Verifier, trust_remote_code: bool, out
     pools = _pools(cfg, guard, total)
     chosen = _choose(cfg, pools, length, total)
     if not chosen:
-        raise ValueError(f"prompts.sources leave no prompt: {total.read} read, dropped {dict(total.dropped)}")
+        raise ValueError(
+            f"prompts.sources leave no prompt: {total.read} read, dropped {dict(total.dropped)}. Add sources, or "
+            "change the key behind the largest number: prompts.max_prompt_tokens, prompts.decontaminate_ngram."
+        )
     splits = split(len(chosen), cfg.val_fraction, cfg.seed)
     rows = [
         PromptRow(i, f"{name}/{c.id}", name, side, c.messages, tokens)
@@ -144,7 +147,10 @@ def _eval_rows(
         else:
             rows.append(PromptRow(len(rows), f"{name}/{conversation.id}", name, "eval", messages, tokens))
     if not rows:
-        raise ValueError(f"prompts.evals.{name} leaves no prompt: {account.read} read, dropped {dict(account.dropped)}")
+        raise ValueError(
+            f"prompts.evals.{name} leaves no prompt: {account.read} read, dropped {dict(account.dropped)}. Raise "
+            "prompts.max_prompt_tokens, or give another set."
+        )
     account.used = len(rows)
     account.check()
     return rows

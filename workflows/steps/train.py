@@ -1,24 +1,28 @@
 """Step `train`: an EAGLE-3 draft from hidden-state shards, by speculators inside Ray Train."""
 
 import json
-import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import torch
 
 from actors.commit import sweep
-from actors.train_loop import TrainJob, train_worker
+from actors.train_job import TrainJob
 from actors.verifier import Verifier
-from actors.vocabulary import build_vocabulary, count_tokens
 from conf.schema import DraftConfig, TrainConfig
 
-log = logging.getLogger(__name__)
+Fit = Callable[[TrainJob], None]
 
 
 def train(
-    cfg: TrainConfig, draft: DraftConfig, verifier: Verifier, prompts_out: Path, extract_out: Path, out: Path
+    cfg: TrainConfig,
+    draft: DraftConfig,
+    verifier: Verifier,
+    prompts_out: Path,
+    extract_out: Path,
+    fit: Fit,
+    out: Path,
 ) -> dict[str, Any]:
     """Leave out/draft (speculators format) and out/metrics.json; returns the accounting."""
     shards = sorted(extract_out.glob("part-*.parquet"))
@@ -26,10 +30,6 @@ def train(
         raise ValueError(f"{extract_out} holds no shards; remove its record.json and run again")
     train_samples, val_samples = _split(prompts_out)
     sweep(out)
-    counts = count_tokens(shards, train_samples)
-    vocabulary = build_vocabulary(counts, draft.draft_vocab_size, verifier.vocab_size)
-    torch.save(vars(vocabulary), out / "vocabulary.pt")
-    log.info("train: draft vocabulary of %d covers %.2f%% of tokens", draft.draft_vocab_size, 100 * vocabulary.coverage)
     job = TrainJob(
         cfg=cfg,
         draft=draft,
@@ -37,10 +37,9 @@ def train(
         shards=tuple(map(str, shards)),
         train_samples=frozenset(train_samples),
         val_samples=frozenset(val_samples),
-        vocabulary=str(out / "vocabulary.pt"),
         out=str(out),
     )
-    _fit(job)
+    fit(job)
     metrics = json.loads((out / "metrics.json").read_text())
     tokens = sum(pq.read_metadata(f).num_rows for f in shards)
     last = metrics["history"][-1]
@@ -48,8 +47,8 @@ def train(
         "steps": metrics["steps"],
         "epochs": metrics["epochs"],
         "tokens": tokens * metrics["epochs"],
-        "supervised_tokens": sum(counts.values()) * metrics["epochs"],
-        "vocab_coverage": vocabulary.coverage,
+        "supervised_tokens": metrics["supervised_tokens"] * metrics["epochs"],
+        "vocab_coverage": metrics["vocab_coverage"],
         "val": {k: v for k, v in last.items() if k != "epoch"},
     }
 
@@ -61,23 +60,3 @@ def _split(prompts_out: Path) -> tuple[set[int], set[int]]:
     for row in table:
         sides[row["split"]].add(row["sample"])
     return sides["train"], sides["val"]
-
-
-def _fit(job: TrainJob) -> None:
-    """Run the workers; Ray Train restarts them when one dies, and they go on from the newest checkpoint."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    cfg = job.cfg
-    resources = {"CPU": cfg.num_cpus_per_worker} | ({"GPU": 1} if cfg.use_gpu else {})
-    TorchTrainer(
-        train_worker,
-        train_loop_config={"job": job},
-        torch_config=TorchConfig(backend="nccl" if cfg.use_gpu else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=cfg.num_workers, use_gpu=cfg.use_gpu, resources_per_worker=resources
-        ),
-        run_config=RunConfig(
-            name="ray_train", storage_path=job.out, failure_config=FailureConfig(max_failures=cfg.max_failures)
-        ),
-    ).fit()

@@ -1,0 +1,138 @@
+"""The engines that steps use directly: started when asked for, kept while a next step may want the same one.
+
+Starting an engine takes from half a minute to many. So an engine stays up, idle, when its step is done with it, until
+somebody asks for the same spec, or for resources that it holds; and `prepare` starts one ahead when there is room.
+One that was prepared and not used yet is the last to go.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from actors.engine import EngineSpec
+from actors.engine_actor import EngineActor, EngineHandle
+from actors.quiet import runtime_env
+
+POLL_S = 2.0
+MAX_IDLE = 2  # engines kept without work: the one that comes next, and the one that comes back after it
+
+
+@dataclass(frozen=True)
+class _Entry:
+    spec: EngineSpec
+    name: str
+    actor: Any
+    used: bool = False
+
+
+class EnginePool:
+    """Call it for an engine: `with pool(spec, name) as handle`. `close` ends all of them."""
+
+    def __init__(self, wait_s: float):
+        self._wait_s = wait_s
+        self._idle: list[_Entry] = []  # oldest first
+
+    def prepare(self, spec: EngineSpec, name: str) -> None:
+        """Start an engine in the background if the cluster has room for it now; otherwise do nothing."""
+        if self._idle_of(spec) is None and _free(_resources(spec)):
+            self._evict(MAX_IDLE - 1)
+            self._idle.append(_create(spec, name))
+
+    @contextmanager
+    def __call__(self, spec: EngineSpec, name: str) -> Iterator[EngineHandle]:
+        entry = self._take(spec, name)
+        try:
+            _await_start(entry)
+            yield EngineHandle(entry.actor, name)
+        except BaseException:
+            ray.kill(entry.actor)
+            raise
+        self._idle.append(replace(entry, used=True))
+        self._evict(MAX_IDLE)
+
+    def close(self) -> None:
+        self._evict(0)
+
+    def _take(self, spec: EngineSpec, name: str) -> _Entry:
+        if entry := self._idle_of(spec):
+            self._idle.remove(entry)
+            return entry
+        wanted = _resources(spec)
+        _wait_for_node(wanted, name, self._wait_s)
+        while self._idle and not _free(wanted):
+            self._evict(len(self._idle) - 1)
+        return _create(spec, name)
+
+    def _idle_of(self, spec: EngineSpec) -> _Entry | None:
+        return next((entry for entry in self._idle if entry.spec == spec), None)
+
+    def _evict(self, keep: int) -> None:
+        while len(self._idle) > keep:
+            first = next((entry for entry in self._idle if entry.used), self._idle[0])
+            self._idle.remove(first)
+            _end(first)
+
+
+def _resources(spec: EngineSpec) -> dict[str, float]:
+    return {"CPU": spec.config.num_cpus, "GPU": spec.config.num_gpus}
+
+
+def _create(spec: EngineSpec, name: str) -> _Entry:
+    options = {
+        "num_cpus": spec.config.num_cpus,
+        "num_gpus": spec.config.num_gpus,
+        "max_concurrency": 1000,
+        "runtime_env": runtime_env(),
+    }
+    actor = ray.remote(EngineActor).options(name=f"eyrie:{name}:{time.time_ns()}", **options).remote(spec, name)
+    return _Entry(spec, name, actor)
+
+
+def _await_start(entry: _Entry) -> None:
+    limit = entry.spec.config.start_timeout_s
+    try:
+        ray.get(entry.actor.ready.remote(), timeout=limit)
+    except GetTimeoutError:
+        raise RuntimeError(
+            f"the engine {entry.name} did not start in {limit} s; raise engine.start_timeout_s"
+        ) from None
+    except RayActorError as error:
+        raise RuntimeError(
+            f"the engine {entry.name} did not start: {error}. The cause is in its lines above; out of memory and an "
+            "argument that vLLM refuses (engine.*, engine.extra) are the usual ones."
+        ) from error
+
+
+def _end(entry: _Entry) -> None:
+    with contextlib.suppress(RayActorError, GetTimeoutError):  # it is dead already, or will be now
+        ray.get(entry.actor.close.remote(), timeout=60)
+    ray.kill(entry.actor)
+
+
+def _free(wanted: dict[str, float]) -> bool:
+    """Whether one node has these resources free now."""
+    nodes = ray._private.state.available_resources_per_node().values()
+    return any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in nodes)
+
+
+def _wait_for_node(wanted: dict[str, float], name: str, wait_s: float) -> None:
+    """Wait until some node is large enough; RuntimeError says what is missing."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in nodes):
+            return
+        if time.monotonic() >= deadline:
+            biggest = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
+            raise RuntimeError(
+                f"{name} needs {wanted} on one node; the most that {len(nodes)} nodes have is {biggest}. Add one "
+                "(cluster.wait_s says how long to wait for one), or change engine.num_gpus, engine.num_cpus or "
+                "cluster.num_cpus."
+            )
+        time.sleep(min(POLL_S, max(0.01, wait_s / 10)))

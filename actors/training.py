@@ -1,0 +1,37 @@
+"""Runs a training job on Ray Train's workers."""
+
+import logging
+from typing import Any
+
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from actors.quiet import runtime_env
+from actors.train_job import TrainJob
+
+
+def worker(config: dict[str, Any]) -> None:
+    """Imports what trains only where it trains: Ray Train's controller would pay for it too."""
+    from actors.train_loop import train_worker
+
+    train_worker(config)
+
+
+def fit(job: TrainJob) -> None:
+    """Train to the end. A dead worker restarts the group, which goes on from the newest complete checkpoint."""
+    cfg = job.cfg
+    logging.getLogger("ray.train").setLevel(logging.WARNING)
+    resources = {"CPU": cfg.num_cpus_per_worker} | ({"GPU": 1} if cfg.use_gpu else {})
+    scaling = ScalingConfig(num_workers=cfg.num_workers, use_gpu=cfg.use_gpu, resources_per_worker=resources)
+    TorchTrainer(
+        worker,
+        train_loop_config={"job": job},
+        torch_config=TorchConfig(backend="nccl" if cfg.use_gpu else "gloo"),
+        scaling_config=scaling,
+        run_config=RunConfig(
+            name="ray_train",
+            storage_path=job.out,
+            failure_config=FailureConfig(max_failures=cfg.max_failures),
+            worker_runtime_env=runtime_env(),
+        ),
+    ).fit()

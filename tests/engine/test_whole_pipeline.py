@@ -1,0 +1,58 @@
+"""The whole DAG with the real vLLM on a tiny random Llama: the command that a user types, with small numbers."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from workflows import config
+from workflows.eagle3 import run_workflow
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+OVERRIDES = [
+    "experiment=smoke",
+    "draft.aux_layers=[1,2,3]",
+    "draft.num_attention_heads=2",
+    "draft.num_key_value_heads=1",
+    "draft.head_dim=64",
+    "draft.intermediate_size=256",
+    "draft.draft_vocab_size=256",
+    "draft.rope_theta=10000",
+    "draft.max_position_embeddings=1024",
+    "engine.kv_cache_gib=0.5",
+    "prompts.max_prompts=16",
+    "train.max_sample_tokens=256",
+    "train.batch_tokens=512",
+]
+
+
+def run(root: Path, verifier: Path, *more: str) -> dict:
+    config.register()
+    with initialize_config_module(version_base="1.3", config_module="conf"):
+        overrides = [*OVERRIDES, f"output_root={root}", f"verifier.source={verifier}", *more]
+        run_workflow(config.load(compose("config", overrides=overrides)))
+    (report,) = (root / "runs").glob("*/report.json")
+    return json.loads(report.read_text())
+
+
+def test_from_prompts_to_a_measured_acceptance_length(
+    local_ray: None, tiny_llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture
+) -> None:
+    report = run(tmp_path, tiny_llama)
+    balance = report["prompts"]
+    assert balance["read"] == balance["used"] + sum(balance["dropped"].values()) and balance["used"] == 16
+    gate = report["steps"]["convert"]["accounting"]["gate"]
+    assert gate["drafts"] > 0 and gate["output_tokens"] == 2 * 24  # both formats were loaded, and agreed
+    for found in report["benchmark"]["sets"].values():
+        assert found["prompts"] == 4 and found["drafts"] > 0
+        assert found["acceptance_length"] == pytest.approx(1 + found["accepted"] / found["drafts"])
+    assert report["benchmark"]["speed"]["tokens_per_s_draft"] > 0
+    assert "vllm serve" in capsys.readouterr().out
+
+    with caplog.at_level(logging.INFO):
+        again = run(tmp_path, tiny_llama)
+    assert sum("skipped" in line for line in caplog.messages) == 5
+    assert again == report

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -20,7 +20,7 @@ from actors.engine_actor import EngineActor, EngineHandle
 from actors.quiet import runtime_env
 
 POLL_S = 2.0
-MAX_IDLE = 2  # engines kept without work: the one that comes next, and the one that comes back after it
+MAX_IDLE = 1  # engines kept after their work, beside those that were prepared
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class _Entry:
     spec: EngineSpec
     name: str
     actor: Any
-    used: bool = False
 
 
 class EnginePool:
@@ -36,13 +35,14 @@ class EnginePool:
 
     def __init__(self, wait_s: float):
         self._wait_s = wait_s
-        self._idle: list[_Entry] = []  # oldest first
+        self._idle: list[_Entry] = []  # used before, oldest first
+        self._prepared: list[_Entry] = []  # not used yet
 
     def prepare(self, spec: EngineSpec, name: str) -> None:
         """Start an engine in the background if the cluster has room for it now; otherwise do nothing."""
-        if self._idle_of(spec) is None and _free(_resources(spec)):
-            self._evict(MAX_IDLE - 1)
-            self._idle.append(_create(spec, name))
+        held = any(entry.spec == spec for entry in (*self._idle, *self._prepared))
+        if not held and _free(_resources(spec)):
+            self._prepared.append(_create(spec, name))
 
     @contextmanager
     def __call__(self, spec: EngineSpec, name: str) -> Iterator[EngineHandle]:
@@ -53,30 +53,29 @@ class EnginePool:
         except BaseException:
             ray.kill(entry.actor)
             raise
-        self._idle.append(replace(entry, used=True))
+        self._idle.append(entry)
         self._evict(MAX_IDLE)
 
     def close(self) -> None:
+        self._idle += self._prepared
+        self._prepared = []
         self._evict(0)
 
     def _take(self, spec: EngineSpec, name: str) -> _Entry:
-        if entry := self._idle_of(spec):
-            self._idle.remove(entry)
-            return entry
+        for kept in (self._idle, self._prepared):
+            for entry in kept:
+                if entry.spec == spec:
+                    kept.remove(entry)
+                    return entry
         wanted = _resources(spec)
         _wait_for_node(wanted, name, self._wait_s)
-        while self._idle and not _free(wanted):
-            self._evict(len(self._idle) - 1)
+        while (self._idle or self._prepared) and not _free(wanted):
+            _end((self._idle or self._prepared).pop(0))
         return _create(spec, name)
-
-    def _idle_of(self, spec: EngineSpec) -> _Entry | None:
-        return next((entry for entry in self._idle if entry.spec == spec), None)
 
     def _evict(self, keep: int) -> None:
         while len(self._idle) > keep:
-            first = next((entry for entry in self._idle if entry.used), self._idle[0])
-            self._idle.remove(first)
-            _end(first)
+            _end(self._idle.pop(0))
 
 
 def _resources(spec: EngineSpec) -> dict[str, float]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
+from ray.exceptions import RayActorError
 
 from actors.capture import Job
 from actors.engine import EngineSpec
@@ -15,6 +16,7 @@ from actors.quiet import runtime_env
 from actors.shards import ManifestRow
 from conf.schema import ExtractConfig
 
+MAX_SHARD_RETRIES = 3  # a shard that takes its engine down this often more will do so again; Ray's own limit is none
 MAX_START_DEATHS = 3  # an engine that dies this often in a row while it starts will not start
 
 
@@ -40,7 +42,15 @@ def run_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, na
         num_cpus=spec.config.num_cpus,
         num_gpus=spec.config.num_gpus,
         runtime_env=runtime_env(),
+        max_task_retries=MAX_SHARD_RETRIES,
     )
     dataset.set_name(name)
-    for item in dataset.iter_rows():
-        yield ManifestRow(**json.loads(item["row"]))
+    try:
+        for item in dataset.iter_rows():
+            yield ManifestRow(**json.loads(item["row"]))
+    except RayActorError as error:
+        raise RuntimeError(
+            f"{name}: a worker died {MAX_SHARD_RETRIES + 1} times over the same shard: {error}. Its last lines are in the "
+            "log above; out of memory is the usual cause (engine.kv_cache_gib, engine.max_num_seqs). What is committed "
+            "stays: the same command goes on from there."
+        ) from error

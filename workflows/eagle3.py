@@ -10,11 +10,12 @@ changed key runs only the steps that read it, and those after them.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from actors.verifier import Verifier
-from conf.schema import ExtractMode, EyrieConfig
+from conf.schema import ExtractMode, EyrieConfig, PromptsConfig, SourceConfig, SourceKind
 from workflows import cli, config, report, runner
 from workflows.cluster import Session, session
 from workflows.errors import ConfigError
@@ -39,7 +40,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
 
     p = Step(
         "prompts",
-        {"prompts": cfg.prompts, "sources": _sources(cfg)},
+        {"prompts": _without_paths(cfg.prompts), "sources": _sources(cfg)},
         (),
         lambda _, out: _prompts(cfg, verifier, out),
         inputs=model,
@@ -125,6 +126,15 @@ def run_workflow(cfg: EyrieConfig) -> None:
 def _prompts(cfg: EyrieConfig, verifier: Verifier, out: Path) -> dict[str, Any]:
     with _users_mistake():
         return prompts(cfg.prompts, verifier, cfg.verifier.trust_remote_code, out)
+
+
+def _without_paths(cfg: PromptsConfig) -> PromptsConfig:
+    """Where a file lies is not identity; `_sources` has what is in it."""
+
+    def moved(sets: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
+        return {n: replace(s, path="") if s.kind is SourceKind.file else s for n, s in sets.items()}
+
+    return replace(cfg, sources=moved(cfg.sources), evals=moved(cfg.evals))
 
 
 def _sources(cfg: EyrieConfig) -> dict[str, dict[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from speculators.losses import resolve_loss_config
 
 from actors.draft_flags import configured_flags, effective_flags, flag_differences
 from actors.draft_model import build_draft
@@ -15,8 +16,9 @@ from actors.verifier import read_verifier
 from actors.vocabulary import Vocabulary
 from tests.tiny_draft import TINY_DRAFT
 
+LOSS = resolve_loss_config("kl_div", "eager")
 CHOSEN = torch.arange(64) * 8  # target ids
-MAPPED = Vocabulary(CHOSEN - torch.arange(64), torch.zeros(512, dtype=torch.bool).index_fill(0, CHOSEN, True), 1.0)
+MAPPED = Vocabulary(CHOSEN - torch.arange(64), torch.zeros(512, dtype=torch.bool).index_fill(0, CHOSEN, True), 1.0, 64)
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"head_dim": 32},
@@ -34,7 +36,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 def build(verifier: Path, *, seed: int = 0, **changes: Any) -> Any:
     cfg = replace(TINY_DRAFT, **changes)
-    vocabulary = Vocabulary(None, None, 1.0) if cfg.draft_vocab_size == 512 else MAPPED
+    vocabulary = Vocabulary(None, None, 1.0, 64) if cfg.draft_vocab_size == 512 else MAPPED
     return build_draft(cfg, read_verifier(verifier), vocabulary, ttt_steps=3, attention="eager", seed=seed)
 
 
@@ -75,17 +77,23 @@ def test_a_flag_changes_what_the_model_computes(flag: str, value: bool, tiny_lla
             if parameter.requires_grad:
                 torch.nn.init.normal_(parameter, std=0.2)
         with torch.no_grad():
-            losses.append(float(model(**batch, ttt_steps=3)[1]))
+            losses.append(float(model(**batch, ttt_steps=3, loss_config=LOSS)[1]))
     assert losses[0] != pytest.approx(losses[1], rel=1e-3)
 
 
 def test_exactly_the_verifiers_parameters_are_frozen_and_equal_to_its_own(tiny_llama: Path) -> None:
     model = build(tiny_llama)
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-    assert frozen.keys() == {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}
+    assert frozen.keys() == {
+        "embed_tokens.weight",
+        "lm_head.weight",
+        "verifier_lm_head.weight",
+        "verifier_norm.weight",
+    }
     verifier = load_file(tiny_llama / "model.safetensors")
     assert torch.equal(frozen["embed_tokens.weight"], verifier["model.embed_tokens.weight"].float())
-    assert torch.equal(frozen["verifier_lm_head.weight"], verifier["lm_head.weight"].float()[CHOSEN])
+    for head in ("lm_head.weight", "verifier_lm_head.weight"):
+        assert torch.equal(frozen[head], verifier["lm_head.weight"].float()[CHOSEN])
     assert torch.equal(frozen["verifier_norm.weight"], verifier["model.norm.weight"].float())
 
 

@@ -34,7 +34,7 @@ def test_it_agrees_with_torchs_own_within_bf16(rows: int, columns: int) -> None:
     ours = newton_schulz_fp32(grad, COEFFICIENTS, 5, _muon.EPS)
     theirs = TORCHS_OWN(grad, COEFFICIENTS, 5, _muon.EPS).float()
     assert ours.dtype == torch.float32 and ours.shape == grad.shape and torch.equal(grad, before)
-    assert (ours - theirs).norm() < 0.02 * theirs.norm()  # bf16 has 8 bits, and errors grow over five iterations
+    assert (ours - theirs).norm() < 0.04 * theirs.norm()  # bf16 has 8 bits, and errors grow over five iterations
     assert torch.linalg.svdvals(ours).sub(1).abs().max() < 0.5  # nearly orthogonal
 
 

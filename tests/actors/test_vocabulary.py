@@ -25,7 +25,7 @@ def test_the_most_frequent_tokens_are_in_it() -> None:
     assert targets(found) == [3, 7, 90]
     assert found.t2d is not None and found.t2d.dtype == torch.bool and len(found.t2d) == 100
     assert found.t2d.nonzero().flatten().tolist() == [3, 7, 90]
-    assert found.coverage == pytest.approx(0.9)
+    assert found.coverage == pytest.approx(0.9) and found.counted == 100
 
 
 def test_fewer_tokens_than_rows_are_all_covered_and_the_rest_is_filled_without_repeats() -> None:
@@ -35,7 +35,7 @@ def test_fewer_tokens_than_rows_are_all_covered_and_the_rest_is_filled_without_r
 
 
 def test_the_full_vocabulary_needs_no_mapping() -> None:
-    assert build_vocabulary(COUNTS, 100, 100) == Vocabulary(None, None, 1.0)
+    assert build_vocabulary(COUNTS, 100, 100) == Vocabulary(None, None, 1.0, 100)
 
 
 @pytest.mark.parametrize("counts", [Counter(), Counter({5: 0})])

@@ -55,13 +55,12 @@ def benchmark(
     with engines(draft_spec, name="draft") as handle:
         sets = {name: handle.render(found) for name, found in conversations.items()}
         _check_context(cfg, engine, sets)
-        engines.prepare(plain_spec, name="plain")  # its start may slow the next lines, but acceptance has no clock
+        speed_prompts = _interleaved(list(sets.values()))[: cfg.speed_prompts]
+        drafted = _speed(cfg, handle, speed_prompts, "benchmark: with draft")
+        engines.prepare(plain_spec, name="plain")  # its start may slow what follows, but acceptance has no clock
         measured = {name: _acceptance(cfg, handle, name, found) for name, found in sets.items()}
-    speed_prompts = _interleaved(list(sets.values()))[: cfg.speed_prompts]
     with engines(plain_spec, name="plain") as handle:
         plain = _speed(cfg, handle, speed_prompts, "benchmark: without draft")
-    with engines(draft_spec, name="draft") as handle:
-        drafted = _speed(cfg, handle, speed_prompts, "benchmark: with draft")
 
     equal = sum(a == b for a, b in zip(plain.outputs, drafted.outputs, strict=True))
     result = {

@@ -1,0 +1,132 @@
+"""Training on Ray Train's workers: what a dead worker or an interrupted run loses, which is nothing.
+
+A start of Ray Train costs seconds of imports, so the two tests share the uninterrupted run.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from actors import training
+from actors.capture import Job, run_shard
+from actors.checkpoints import load_newest
+from actors.engine import EngineSpec, Sampling
+from actors.fake_engine import FakeEngine
+from actors.shards import ShardMeta
+from actors.train_job import TrainJob
+from actors.verifier import read_verifier
+from conf.schema import EngineConfig, EngineKind, TrainConfig
+from tests.tiny_draft import TINY_DRAFT
+
+pytestmark = pytest.mark.timeout(240)
+CFG = TrainConfig(
+    epochs=2,
+    lr=1e-2,
+    batch_tokens=512,
+    max_sample_tokens=256,
+    precision="float32",
+    use_gpu=False,
+    attention="eager",
+    loss_implementation="eager",
+    max_failures=1,
+)
+
+
+@pytest.fixture(scope="module")
+def job(local_ray: None, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
+    """Shards of 20 conversations, the last four of them for validation."""
+    folder = tmp_path_factory.mktemp("shards")
+    verifier, layers = read_verifier(tiny_llama), (*TINY_DRAFT.aux_layers, 4)
+    rows = [{"sample": i, "id": str(i), "messages": [{"role": "user", "content": f"sum {i * 37}"}]} for i in range(20)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "prompts.parquet")
+    work = Job(
+        prompts=str(folder / "prompts.parquet"),
+        out=str(folder),
+        ranges=((0, 12), (12, 20)),
+        sampling=Sampling(max_new_tokens=40),
+        keep_truncated=True,
+        max_model_len=1024,
+        meta=ShardMeta(verifier.fingerprint, layers, verifier.hidden_size, "fake", "c"),
+    )
+    engine = FakeEngine(EngineSpec(verifier.path, EngineConfig(kind=EngineKind.fake), capture_layers=layers))
+    files = [str(folder / asyncio.run(run_shard(engine, work, shard)).file) for shard in range(2)]
+    return TrainJob(CFG, TINY_DRAFT, verifier, tuple(files), frozenset(range(16)), frozenset(range(16, 20)), "")
+
+
+@pytest.fixture(scope="module")
+def whole(job: TrainJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Output of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    training.fit(replace(job, out=str(folder)))
+    return folder
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def dies_after_its_first_checkpoint(config: dict[str, Any]) -> None:
+    """The worker's entry point, but its process ends with the first checkpoint that the run makes."""
+    from actors import checkpoints, train_loop
+
+    marker, save = Path(config["job"].out) / "died", checkpoints.save
+
+    def save_and_die(directory: Path, state: dict[str, Any], step: int, keep: int) -> Path:
+        final = save(directory, state, step, keep)
+        if not marker.exists():
+            marker.write_text(str(step))
+            os._exit(1)
+        return final
+
+    checkpoints.save = save_and_die
+    train_loop.train_worker(config)
+
+
+def test_a_run_whose_worker_died_continues_from_its_checkpoint_to_the_same_weights(
+    job: TrainJob, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "worker", dies_after_its_first_checkpoint)
+    training.fit(replace(job, out=str(tmp_path)))
+    wanted, found = metrics(whole), metrics(tmp_path)
+    assert int((tmp_path / "died").read_text()) * 2 == found["steps"] == wanted["steps"] > 2
+    assert [entry["epoch"] for entry in found["history"]] == [0, 1]
+    for one, other in zip(found["history"], wanted["history"], strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-3)
+    state, uninterrupted = load_newest(tmp_path / "checkpoints"), load_newest(whole / "checkpoints")
+    assert state is not None and uninterrupted is not None and state["epoch"] == 2
+    for name, weight in uninterrupted["trainable"].items():
+        assert torch.allclose(state["trainable"][name], weight, rtol=1e-4, atol=1e-5), name
+
+
+def test_a_run_that_ended_before_its_draft_was_saved_does_not_train_again(
+    job: TrainJob, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "draft")
+    (tmp_path / "metrics.json").unlink()
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "checkpoints").rglob("*")}
+    training.fit(replace(job, out=str(tmp_path)))
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "checkpoints").rglob("*")} == before
+    assert metrics(tmp_path) == metrics(whole)
+    wanted, found = (load_file(folder / "draft" / "model.safetensors") for folder in (whole, tmp_path))
+    assert wanted.keys() == found.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_training_learns_and_leaves_a_bf16_draft_and_its_metrics(job: TrainJob, whole: Path) -> None:
+    found = metrics(whole)
+    first, last = found["history"]
+    assert last["loss"] < first["loss"]
+    assert found["supervised_tokens"] > 0 and 0 < found["vocab_coverage"] <= 1
+    tensors = load_file(whole / "draft" / "model.safetensors")
+    assert {t.dtype for t in tensors.values() if t.is_floating_point()} == {torch.bfloat16}
+    assert not list(whole.glob(".tmp-*")) and not (whole / "unused").exists()

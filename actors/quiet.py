@@ -1,9 +1,9 @@
-"""What libraries inside actors may print (pure): warnings and errors. Ray forwards every line to the driver."""
+"""What libraries inside actors may print (pure): what went wrong. Ray forwards every line to the driver."""
 
 import os
 
 _LEVELS = {
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",
     "LOGURU_LEVEL": "WARNING",  # speculators
     "TRANSFORMERS_VERBOSITY": "error",
     "TQDM_DISABLE": "1",

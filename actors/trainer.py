@@ -57,7 +57,7 @@ class DraftTrainer(speculators_trainer.Trainer):
 
     def _setup_model_ddp(self, load_checkpoint: bool) -> None:
         self.model.to(self._device)
-        self.model = DistributedDataParallel(self.model)  # broadcasts rank 0's weights
+        self.model: Any = DistributedDataParallel(self.model)  # broadcasts rank 0's weights
 
     @property
     def draft(self) -> torch.nn.Module:

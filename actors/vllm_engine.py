@@ -135,6 +135,7 @@ def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
         "enforce_eager": config.enforce_eager,
         "trust_remote_code": spec.trust_remote_code,
         "enable_prefix_caching": False,  # captured lengths were wrong with it (vllm#44485, open)
+        "use_tqdm_on_load": False,
         "disable_log_stats": False,  # the acceptance counters are part of these
         "generation_config": "vllm",  # a checkpoint's own sampling defaults must not leak into the data
     }

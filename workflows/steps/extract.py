@@ -38,7 +38,7 @@ def generate(
     done = {shard: response_row(file, shard) for shard, file in names.items() if file.exists()}
     spec = EngineSpec(verifier.path, engine, trust_remote_code)
     rows = _complete(spec, job, done, extract_cfg, "generate", pool)
-    return _account(rows, job)
+    return _account(rows)
 
 
 def extract(
@@ -70,7 +70,7 @@ def extract(
     done = committed(out, job.num_shards, meta.config_hash)
     spec = EngineSpec(verifier.path, engine, trust_remote_code, capture_layers=layers)
     rows = _complete(spec, job, done, cfg, "extract", pool)
-    return {**_account(rows, job), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
+    return {**_account(rows), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
 
 
 def _job(
@@ -115,23 +115,22 @@ def _complete(
     return [done[shard] for shard in range(job.num_shards)]
 
 
-def _account(rows: list[ManifestRow], job: Job) -> dict[str, Any]:
+def _account(rows: list[ManifestRow]) -> dict[str, Any]:
     """Totals over the shards; in = kept + dropped holds for each, and for all."""
     dropped: Counter[str] = Counter()
     for row in rows:
         dropped.update(row.dropped)
-    account = {
-        "samples_in": sum(r.samples_in for r in rows),
-        "samples": sum(r.samples for r in rows),
+    samples, samples_in = sum(r.samples for r in rows), sum(r.samples_in for r in rows)
+    assert samples_in == samples + sum(dropped.values())
+    if samples == 0:
+        raise RuntimeError(f"every conversation was dropped: {dict(dropped)}. See generate.* and engine.max_model_len")
+    supervised = sum(r.supervised for r in rows)
+    return {
+        "samples_in": samples_in,
+        "samples": samples,
         "rows": sum(r.rows for r in rows),
-        "supervised": sum(r.supervised for r in rows),
-        "output_tokens": sum(r.supervised for r in rows),
+        "supervised": supervised,
+        "output_tokens": supervised,
         "shards": len(rows),
         "dropped": dict(dropped),
     }
-    assert account["samples_in"] == account["samples"] + sum(dropped.values())
-    if account["samples"] == 0:
-        raise RuntimeError(
-            f"every conversation was dropped: {dict(dropped)}. Look at generate.* and engine.max_model_len."
-        )
-    return account

@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.capture import Job, run_shard
 from actors.engine import EngineDead, EngineSpec
+from actors.metered import Metered
 from actors.start_engine import start
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ class ExtractionActor:
 
     def __init__(self, spec: EngineSpec, job: Job):
         self._job = job
-        self._engine = start(spec)
+        self._engine = Metered(start(spec), "extract" if job.meta else "generate")
 
     def __repr__(self) -> str:
         return f"ExtractionActor({'states' if self._job.meta else 'responses'})"

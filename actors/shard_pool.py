@@ -50,7 +50,7 @@ def run_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, na
             yield ManifestRow(**json.loads(item["row"]))
     except RayActorError as error:
         raise RuntimeError(
-            f"{name}: a worker died {MAX_SHARD_RETRIES + 1} times over the same shard: {error}. Its last lines are in the "
-            "log above; out of memory is the usual cause (engine.kv_cache_gib, engine.max_num_seqs). What is committed "
-            "stays: the same command goes on from there."
+            f"{name}: a worker died {MAX_SHARD_RETRIES + 1} times over the same shard: {error}. Its last lines are in "
+            "the log above; out of memory is the usual cause (engine.kv_cache_gib, engine.max_num_seqs). What is "
+            "committed stays: the same command goes on from there."
         ) from error

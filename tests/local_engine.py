@@ -23,7 +23,13 @@ class LocalHandle:
         return asyncio.run(all_of_them())
 
     def generate(
-        self, prompts: list[list[int]], sampling: Sampling, *, concurrency: int | None = None, capture: bool = False
+        self,
+        prompts: list[list[int]],
+        sampling: Sampling,
+        *,
+        concurrency: int | None = None,
+        capture: bool = False,
+        progress: Any = None,
     ) -> list[Completion]:
         async def all_of_them() -> list[Completion]:
             slots = asyncio.Semaphore(concurrency or len(prompts))

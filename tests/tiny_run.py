@@ -22,6 +22,7 @@ OVERRIDES = [
     "draft.draft_vocab_size=64",
     "draft.rope_theta=10000",
     "draft.max_position_embeddings=1024",
+    "prompts.max_prompts=18",
     "generate.max_new_tokens=40",
     "extract.samples_per_shard=4",
     "train.num_cpus_per_worker=1",

@@ -1,5 +1,6 @@
 """How a step gets an engine."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,7 +13,12 @@ class EngineHandle(Protocol):
     def render(self, conversations: list[list[Message]]) -> list[list[int]]: ...
 
     def generate(
-        self, prompts: list[list[int]], sampling: Sampling, *, concurrency: int | None = None
+        self,
+        prompts: list[list[int]],
+        sampling: Sampling,
+        *,
+        concurrency: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[Completion]: ...
 
     def counters(self) -> SpecCounters: ...

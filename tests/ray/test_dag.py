@@ -16,7 +16,6 @@ import pytest
 from actors.shards import read_samples
 from tests.tiny_run import read_report, run
 
-pytestmark = pytest.mark.timeout(240)
 STEPS = ["prompts", "extract", "train", "convert", "benchmark"]
 
 

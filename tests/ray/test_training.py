@@ -28,7 +28,6 @@ from actors.verifier import read_verifier
 from conf.schema import EngineConfig, EngineKind, TrainConfig
 from tests.tiny_draft import TINY_DRAFT
 
-pytestmark = pytest.mark.timeout(240)
 CFG = TrainConfig(
     epochs=2,
     lr=1e-2,

@@ -17,6 +17,7 @@ from actors.verifier import Verifier
 from conf.schema import BenchmarkConfig, EngineConfig
 from workflows.conversation import first_turn
 from workflows.engines import EngineHandle, Engines, checked
+from workflows.progress import Progress
 from workflows.prompt_table import read_prompts
 
 RESULT = "benchmark.json"
@@ -124,7 +125,8 @@ def _acceptance(cfg: BenchmarkConfig, handle: EngineHandle, name: str, prompts: 
     sampling = Sampling(max_new_tokens=cfg.max_new_tokens)
     before = handle.counters()
     begin = time.perf_counter()
-    completions = handle.generate(prompts, sampling, concurrency=cfg.concurrency)
+    progress = Progress(f"benchmark: {name}", len(prompts), "prompts")
+    completions = handle.generate(prompts, sampling, concurrency=cfg.concurrency, progress=progress)
     seconds = time.perf_counter() - begin
     checked(completions, prompts, sampling, f"benchmark: set {name}")
     try:

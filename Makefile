@@ -10,7 +10,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 LOCK := requirements/cpu.txt
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-TEST_LIMIT_S ?= 900
+TEST_LIMIT_S ?= 1800
 ARGS ?=
 # The first that runs: a pyenv shim may exist and still have nothing behind it.
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c '' 2>/dev/null && echo $$p && break; done)

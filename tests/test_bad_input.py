@@ -53,7 +53,7 @@ def has(message: str, *parts: str) -> None:
         ("draft.aux_layers=[1,2,5]", ["draft.aux_layers: [5] beyond the verifier's 4 layers", "1 to 4"]),
         ("draft.draft_vocab_size=513", ["draft.draft_vocab_size: 513", "vocabulary of 512; lower it"]),
         ("engine.max_model_len=1025", ["engine.max_model_len: 1025", "1024 positions; lower it"]),
-        ("prompts.max_prompt_tokens=1000", ["engine.max_model_len: 1024", "prompts.max_prompt_tokens 1000", "raise it"]),
+        ("prompts.max_prompt_tokens=1000", ["engine.max_model_len: 1024", "prompts.max_prompt_tokens 1000", "raise"]),
         ("++prompts.sources.mine.path=absent.jsonl", ["prompts.sources.mine.path: there is no file absent", "give a"]),
         ("++prompts.evals.asked.path=absent.jsonl", ["prompts.evals.asked.path: there is no file absent", "give a"]),
         ("++prompts.sources.mine.column=text", ["prompts.sources.mine.column: no column 'text'", "messages"]),
@@ -114,7 +114,9 @@ def test_prompts_that_leave_nothing_are_refused(tiny_llama: Path, tmp_path: Path
     message = refused(tmp_path, tiny_llama, f"++prompts.evals.asked.path={blank}")
     has(message, "prompts.evals.asked leaves no prompt: 2 read", "give another set")
     blank.write_text("")
-    has(refused(tmp_path, tiny_llama, f"++prompts.sources.mine.path={blank}"), "prompts.sources leave no prompt: 0 read")
+    has(
+        refused(tmp_path, tiny_llama, f"++prompts.sources.mine.path={blank}"), "prompts.sources leave no prompt: 0 read"
+    )
 
 
 def test_a_prompt_longer_than_allowed_is_refused_or_dropped_as_told(tiny_llama: Path, tmp_path: Path) -> None:

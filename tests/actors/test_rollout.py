@@ -50,9 +50,7 @@ def rolled(
     max_model_len: int = 2048,
     capture: bool = False,
 ) -> Rollout:
-    found = asyncio.run(
-        roll_out(engine, list(messages), sampling, max_model_len=max_model_len, capture=capture)
-    )
+    found = asyncio.run(roll_out(engine, list(messages), sampling, max_model_len=max_model_len, capture=capture))
     assert found is not None
     return found
 

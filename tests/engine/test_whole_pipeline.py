@@ -43,7 +43,7 @@ def test_from_prompts_to_a_measured_acceptance_length(
 ) -> None:
     report = run(tmp_path, tiny_llama)
     balance = report["prompts"]
-    assert balance["read"] == balance["used"] + sum(balance["dropped"].values()) and balance["used"] == 16
+    assert balance["in"] == balance["used"] + sum(balance["dropped"].values()) and balance["used"] == 16
     gate = report["steps"]["convert"]["accounting"]["gate"]
     assert gate["drafts"] > 0 and gate["output_tokens"] == 2 * 24  # both formats were loaded, and agreed
     for found in report["benchmark"]["sets"].values():

@@ -1,4 +1,4 @@
-"""The pool of engines on a real Ray with 4 CPUs: when an engine is kept, when it goes, and what is said when it dies."""
+"""The pool of engines on a real Ray with 4 CPUs: what is kept, what goes, and what is said of a death."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,6 @@
 """The pool of engines on a real Ray with 4 CPUs: what is kept, what goes, and what is said of a death."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ def spec(verifier: Path, *, extra: dict[str, Any] | None = None, draft: DraftSpe
 
 @pytest.fixture
 def pool(local_ray: None) -> Iterator[EnginePool]:
+    # what an earlier test's engines held is reported free a moment after they are gone
+    deadline = time.monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < ray.cluster_resources()["CPU"]:
+        assert time.monotonic() < deadline, f"still held: {ray.cluster_resources()} {ray.available_resources()}"
+        time.sleep(0.05)
     opened = EnginePool(wait_s=0.1)
     yield opened
     opened.close()

@@ -5,7 +5,6 @@ leaves keeps its temporary name and is never read.
 """
 
 import logging
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from actors.commit import TEMPORARY, sync
+from actors.commit import whole_folder
 
 log = logging.getLogger(__name__)
 STATE = "state.pt"
@@ -22,16 +21,8 @@ STATE = "state.pt"
 def save(directory: Path, state: dict[str, Any], step: int, keep: int) -> Path:
     """Write `state` as the checkpoint of `step`; only the newest `keep` remain."""
     final = directory / f"step-{step:08d}"
-    temporary = directory / f"{TEMPORARY}{final.name}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    torch.save(state, temporary / STATE)
-    sync(temporary / STATE)
-    sync(temporary)
-    if final.exists():  # the same step again, after a restart
-        shutil.rmtree(final)
-    os.rename(temporary, final)
-    sync(directory)
+    with whole_folder(final) as folder:  # the same step again, after a restart, replaces the first
+        torch.save(state, folder / STATE)
     for old in _checkpoints(directory)[:-keep]:
         shutil.rmtree(old)
     return final

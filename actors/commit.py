@@ -3,7 +3,8 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
@@ -11,7 +12,7 @@ TEMPORARY = ".tmp-"
 
 def commit_once(final: Path, write: Callable[[Path], None]) -> bool:
     """Write under a temporary name, sync, and link to `final`: the first committer wins. True when it was this one."""
-    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}-{time.monotonic_ns()}")
+    temporary = _temporary(final)
     try:
         write(temporary)
         sync(temporary)
@@ -25,15 +26,40 @@ def commit_once(final: Path, write: Callable[[Path], None]) -> bool:
         temporary.unlink(missing_ok=True)
 
 
-def replace_atomically(file: Path, text: str) -> None:
-    """Write a small text file whole: readers see the old one or the new one."""
-    temporary = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}-{time.monotonic_ns()}")
+@contextmanager
+def whole_file(final: Path) -> Iterator[Path]:
+    """A name to write to; the file becomes `final` when the block ends well. Readers see the old one or the new one."""
+    temporary = _temporary(final)
     try:
-        temporary.write_text(text)
+        yield temporary
         sync(temporary)
-        os.replace(temporary, file)
+        os.replace(temporary, final)
+        sync(final.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """An empty folder to fill; it becomes `final`, in place of an older one, when the block ends well."""
+    temporary = _temporary(final)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        if final.exists():
+            shutil.rmtree(final)
+        os.rename(temporary, final)
+        sync(final.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def replace_atomically(file: Path, text: str) -> None:
+    """Write a small text file whole."""
+    with whole_file(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def sweep(directory: Path) -> int:
@@ -53,3 +79,7 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _temporary(final: Path) -> Path:
+    return final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}-{time.monotonic_ns()}")

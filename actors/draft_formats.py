@@ -10,14 +10,13 @@ for present unless the uninitialised memory happens to hold a NaN. To train on f
 """
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from actors.commit import whole_folder
 from actors.draft_contents import EMBEDDING, shares_embedding
 from actors.draft_flags import rope
 from actors.draft_shapes import WEIGHTS, normalised
@@ -124,13 +123,8 @@ def _flat_config(
 
 
 def _write(out: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """Write a checkpoint folder under a temporary name and rename it; an older `out` is replaced."""
-    temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    """Write a checkpoint folder, whole or absent; an older `out` is replaced."""
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, temporary / WEIGHTS, metadata={"format": "pt"})
-    (temporary / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    if out.exists():
-        shutil.rmtree(out)
-    os.rename(temporary, out)
+    with whole_folder(out) as folder:
+        save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

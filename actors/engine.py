@@ -3,7 +3,7 @@
 Shapes: T tokens of a sequence, L captured layers, H hidden size.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Message = dict[str, str]  # {"role": …, "content": …}
@@ -92,13 +92,3 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@dataclass
-class EngineStats:
-    """Tokens that an engine read and wrote since its start."""
-
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    seconds: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from actors.engine_actor import EngineActor, EngineHandle
 from actors.quiet import runtime_env
 
 POLL_S = 2.0
+ALIVE_S = 30.0  # an idle engine answers within this, or is replaced
 MAX_IDLE = 1  # engines kept after their work, beside those that were prepared
 
 
@@ -63,9 +64,9 @@ class EnginePool:
 
     def _take(self, spec: EngineSpec, name: str) -> _Entry:
         for kept in (self._idle, self._prepared):
-            for entry in kept:
-                if entry.spec == spec:
-                    kept.remove(entry)
+            for entry in [e for e in kept if e.spec == spec]:
+                kept.remove(entry)
+                if kept is self._prepared or _alive(entry):
                     return entry
         wanted = _resources(spec)
         _wait_for_node(wanted, name, self._wait_s)
@@ -106,6 +107,16 @@ def _await_start(entry: _Entry) -> None:
             f"the engine {entry.name} did not start: {error}. The cause is in its lines above; out of memory and an "
             "argument that vLLM refuses (engine.*, engine.extra) are the usual ones."
         ) from error
+
+
+def _alive(entry: _Entry) -> bool:
+    """Whether an engine that was used before still answers."""
+    try:
+        ray.get(entry.actor.ready.remote(), timeout=ALIVE_S)
+    except (RayActorError, GetTimeoutError):
+        ray.kill(entry.actor)
+        return False
+    return True
 
 
 def _end(entry: _Entry) -> None:

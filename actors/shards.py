@@ -9,7 +9,6 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -208,7 +207,3 @@ def _states_array(column: pa.ChunkedArray, meta: ShardMeta) -> np.ndarray:
 def file_sha256(file: Path) -> str:
     with file.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def describe(meta: ShardMeta) -> dict[str, Any]:
-    return asdict(meta)

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from speculators.train.trainer import TrainerConfig
 from torch.utils.data import DataLoader
 
 from actors import checkpoints
-from actors.commit import TEMPORARY, replace_atomically
+from actors.commit import replace_atomically, whole_folder
 from actors.draft_model import build_draft
 from actors.shard_dataset import ShardDataset
 from actors.train_job import TrainJob
@@ -168,9 +167,6 @@ def _summary(entry: dict[str, Any]) -> str:
 
 def _save_draft(model: Any, final: Path) -> None:
     """A speculators checkpoint in bf16, whole or absent."""
-    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    model.save_pretrained(temporary, state_dict=convert_float_dtype(model.state_dict(), torch.bfloat16))
-    patch_config_dtype(temporary / "config.json", torch.bfloat16)
-    shutil.rmtree(final, ignore_errors=True)
-    os.rename(temporary, final)
+    with whole_folder(final) as folder:
+        model.save_pretrained(folder, state_dict=convert_float_dtype(model.state_dict(), torch.bfloat16))
+        patch_config_dtype(folder / "config.json", torch.bfloat16)

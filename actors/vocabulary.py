@@ -1,6 +1,5 @@
 """The draft's vocabulary: the verifier's tokens that its answers use most, by speculators' own mapping."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import pyarrow.parquet as pq
 import torch
 from speculators.train.vocab_mapping import build_vocab_mappings_from_distribution
 
-from actors.commit import TEMPORARY
+from actors.commit import whole_file
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,8 @@ def build_vocabulary(counts: Counter[int], draft_vocab_size: int, vocab_size: in
 
 
 def save_vocabulary(vocabulary: Vocabulary, file: Path) -> None:
-    temporary = file.with_name(f"{TEMPORARY}{file.name}")
-    torch.save(vars(vocabulary), temporary)
-    os.replace(temporary, file)
+    with whole_file(file) as temporary:
+        torch.save(vars(vocabulary), temporary)
 
 
 def load_vocabulary(file: Path) -> Vocabulary:

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.commit import replace_atomically
 from workflows.fingerprint import SHORT, identity
 
 log = logging.getLogger(__name__)
@@ -31,20 +31,7 @@ class Record:
 def write_record(out: Path, record: Record) -> None:
     """Make the step in `out` done: nothing else may be written there after this."""
     text = json.dumps(dataclasses.asdict(record), indent=1, sort_keys=True, allow_nan=False)
-    temporary = out / f".tmp-{RECORD}-{os.getpid()}"
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, out / RECORD)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(out, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_atomically(out / RECORD, text)
 
 
 def read_record(out: Path) -> Record | None:

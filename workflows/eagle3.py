@@ -7,19 +7,14 @@ Each step leaves <output_root>/<step>/<fingerprint>/ with a record written last.
 changed key runs only the steps that read it, and those after them.
 """
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from actors.verifier import Verifier
-from conf.schema import ExtractMode, EyrieConfig, PromptsConfig, SourceConfig, SourceKind
+from conf.schema import ExtractMode, EyrieConfig
 from workflows import cli, config, report, runner
 from workflows.cluster import Session, session
-from workflows.errors import ConfigError
-from workflows.prompt_sources import source_identity
+from workflows.errors import users_mistake
+from workflows.prompt_sources import prompts_identity
 from workflows.step import Step
 from workflows.steps.benchmark import benchmark
 from workflows.steps.convert import convert
@@ -27,8 +22,6 @@ from workflows.steps.extract import extract, generate
 from workflows.steps.prompts import prompts
 from workflows.steps.train import train
 from workflows.verifier_source import resolve_verifier
-
-log = logging.getLogger(__name__)
 
 
 def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step]:
@@ -40,9 +33,9 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
 
     p = Step(
         "prompts",
-        {"prompts": _without_paths(cfg.prompts), "sources": _sources(cfg)},
+        prompts_identity(cfg.prompts),
         (),
-        lambda _, out: _prompts(cfg, verifier, out),
+        lambda _, out: prompts(cfg.prompts, verifier, trust, out),
         inputs=model,
     )
     fused = cfg.extract.mode is ExtractMode.fused
@@ -109,11 +102,12 @@ def run_workflow(cfg: EyrieConfig) -> None:
     config.validate(cfg, None)
     root = Path(cfg.output_root)
     runner.check_root(root)
-    with _users_mistake():
+    with users_mistake():
         verifier = resolve_verifier(cfg.verifier, root)
     config.validate(cfg, verifier)
     with session(cfg.cluster) as ray:
-        steps = build_steps(cfg, verifier, ray)
+        with users_mistake():
+            steps = build_steps(cfg, verifier, ray)
         records = runner.run(steps, root, dry_run=cfg.dry_run)
     if cfg.dry_run:
         return
@@ -121,40 +115,6 @@ def run_workflow(cfg: EyrieConfig) -> None:
     page = report.write_report(root / "runs" / f"{cfg.name}-{steps[-1].short}", result)
     report.print_table(result)
     print(f"\nreport: {page}")
-
-
-def _prompts(cfg: EyrieConfig, verifier: Verifier, out: Path) -> dict[str, Any]:
-    with _users_mistake():
-        return prompts(cfg.prompts, verifier, cfg.verifier.trust_remote_code, out)
-
-
-def _without_paths(cfg: PromptsConfig) -> PromptsConfig:
-    """Where a file lies is not identity; `_sources` has what is in it."""
-
-    def moved(sets: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
-        return {n: replace(s, path="") if s.kind is SourceKind.file else s for n, s in sets.items()}
-
-    return replace(cfg, sources=moved(cfg.sources), evals=moved(cfg.evals))
-
-
-def _sources(cfg: EyrieConfig) -> dict[str, dict[str, str]]:
-    """Contents of the prompt sources, so that a changed file is a changed input. Names are unique: see checks.py."""
-    groups = {"sources": cfg.prompts.sources, "evals": cfg.prompts.evals}
-    with _users_mistake():
-        return {
-            name: source_identity(f"prompts.{group}.{name}", source)
-            for group, sets in groups.items()
-            for name, source in sets.items()
-        }
-
-
-@contextmanager
-def _users_mistake() -> Iterator[None]:
-    """A ValueError from reading what the user gave is a message for the user, without a traceback."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def main() -> None:

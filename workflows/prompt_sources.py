@@ -3,14 +3,14 @@
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from actors.shards import file_sha256
-from conf.schema import SourceConfig, SourceKind
+from conf.schema import PromptsConfig, SourceConfig, SourceKind
 from workflows.bundled import BundledSet, bundled_set
 from workflows.conversation import Conversation, parse
 
@@ -46,6 +46,24 @@ def source_identity(key: str, source: SourceConfig) -> dict[str, str]:
     if source.kind is SourceKind.file:
         return {"sha256": file_sha256(_file(key, source))}
     return {"hub": source.path, "split": source.split}
+
+
+def prompts_identity(cfg: PromptsConfig) -> dict[str, Any]:
+    """The `prompts` section and the contents of its sources; where a file lies is no part of it.
+
+    Names of sources and evals are unique (workflows/checks.py).
+    """
+    groups = {"sources": cfg.sources, "evals": cfg.evals}
+    contents = {
+        name: source_identity(f"prompts.{group}.{name}", source)
+        for group, sets in groups.items()
+        for name, source in sets.items()
+    }
+    moved = {
+        group: {n: replace(s, path="") if s.kind is SourceKind.file else s for n, s in sets.items()}
+        for group, sets in groups.items()
+    }
+    return {"prompts": replace(cfg, **moved), "sources": contents}
 
 
 def _bundled(key: str, source: SourceConfig) -> BundledSet:

@@ -1,12 +1,12 @@
 """prompts.parquet and eval/<name>.parquet: one row a conversation (pure)."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from actors.commit import whole_file
 from actors.engine import Message
 
 SCHEMA = pa.schema(
@@ -37,15 +37,8 @@ def write_prompts(file: Path, rows: list[PromptRow]) -> None:
     """Write atomically: the file exists when it is whole."""
     assert [r.sample for r in rows] == list(range(len(rows))), "sample is the row number"
     table = pa.Table.from_pylist([vars(r) for r in rows], schema=SCHEMA)
-    temporary = file.with_name(f".tmp-{file.name}-{os.getpid()}")
-    try:
-        with temporary.open("wb") as sink:
-            pq.write_table(table, sink)
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(file) as temporary:
+        pq.write_table(table, temporary)
 
 
 def read_prompts(file: Path) -> list[PromptRow]:

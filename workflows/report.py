@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from actors.commit import replace_atomically
 from actors.verifier import Verifier
 from conf.schema import EyrieConfig
 from workflows.artifact import Record
@@ -38,7 +39,7 @@ def build_report(cfg: EyrieConfig, records: Mapping[str, Record], verifier: Veri
 def write_report(run_dir: Path, report: Report) -> Path:
     """Leave report.json and report.md in `run_dir`; returns the latter."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    replace_atomically(run_dir / "report.json", json.dumps(report, indent=1) + "\n")
     verifier = report["verifier"]
     page = [f"# {report['name']}", "", f"Verifier: {verifier['source']} ({verifier['fingerprint']})", ""]
     for header, rows in _tables(report):
@@ -47,7 +48,7 @@ def write_report(run_dir: Path, report: Report) -> Path:
     if "serve" in report:
         page += ["", "Serve it:", "", "```", *report["serve"].values(), "```"]
     file = run_dir / "report.md"
-    file.write_text("\n".join(page) + "\n", encoding="utf-8")
+    replace_atomically(file, "\n".join(page) + "\n")
     return file
 
 

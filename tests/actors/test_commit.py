@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.commit import TEMPORARY, commit_once, replace_atomically, sweep
+from actors.commit import TEMPORARY, commit_once, replace_atomically, sweep, whole_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -49,6 +49,24 @@ def test_a_replacement_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> N
     with pytest.raises(OSError):
         replace_atomically(tmp_path / "a", "new")
     assert names(tmp_path) == ["a"]
+
+
+def test_a_folder_takes_the_place_of_an_older_one_and_is_whole(tmp_path: Path) -> None:
+    for content in ("old", "new"):
+        with whole_folder(tmp_path / "draft") as folder:
+            assert folder.name.startswith(TEMPORARY) and list(folder.iterdir()) == []
+            (folder / "deep").mkdir()
+            (folder / "deep" / content).write_text(content)
+    assert names(tmp_path) == ["draft"] and names(tmp_path / "draft" / "deep") == ["new"]
+
+
+def test_a_folder_that_fails_half_way_leaves_the_old_one_alone(tmp_path: Path) -> None:
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "config.json").write_text("old")
+    with pytest.raises(OSError, match="No space"), whole_folder(tmp_path / "draft") as folder:
+        (folder / "config.json").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert names(tmp_path) == ["draft"] and (tmp_path / "draft" / "config.json").read_text() == "old"
 
 
 def test_sweep_removes_files_and_folders_of_dead_attempts(tmp_path: Path) -> None:

@@ -70,6 +70,16 @@ def test_the_same_spec_gets_the_same_engine_with_its_counters(
         assert process(handle) != first
 
 
+def test_an_engine_that_died_while_idle_is_replaced(pool: EnginePool, tiny_llama: Path) -> None:
+    with pool(spec(tiny_llama), name="first") as handle:
+        first = process(handle)
+        actor = handle._actor
+    ray.kill(actor)
+    with pool(spec(tiny_llama), name="second") as handle:
+        assert process(handle) != first
+        assert len(handle.generate([PROMPT], Sampling(3))) == 1
+
+
 def test_another_spec_takes_the_place_when_resources_are_short(pool: EnginePool, tiny_llama: Path) -> None:
     big, other = spec(tiny_llama, num_cpus=3), spec(tiny_llama, num_cpus=3, max_model_len=999)
     with pool(big, name="big") as handle:

@@ -4,7 +4,6 @@ Nothing here is estimated: a request that failed, an answer that is empty, or co
 """
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.acceptance import Acceptance, difference
+from actors.commit import replace_atomically
 from actors.engine import DraftSpec, EngineSpec, Message, Sampling
 from actors.verifier import Verifier
 from conf.schema import BenchmarkConfig, EngineConfig
@@ -76,9 +76,7 @@ def benchmark(
         },
         "num_speculative_tokens": cfg.num_speculative_tokens,
     }
-    temporary = out / f".tmp-{RESULT}-{os.getpid()}"
-    temporary.write_text(json.dumps(result, indent=2) + "\n")
-    os.replace(temporary, out / RESULT)
+    replace_atomically(out / RESULT, json.dumps(result, indent=2) + "\n")
     return result
 
 

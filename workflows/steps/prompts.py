@@ -8,6 +8,7 @@ from actors.verifier import Verifier
 from conf.schema import OnTooLong, PromptsConfig, SourceConfig
 from workflows.conversation import Conversation, keep_turns, normalise, text_key
 from workflows.decontaminate import Decontaminator
+from workflows.errors import users_mistake
 from workflows.mix import interleaved, split
 from workflows.prompt_accounting import Accounting
 from workflows.prompt_length import PromptLength
@@ -15,6 +16,7 @@ from workflows.prompt_sources import read_source
 from workflows.prompt_table import PromptRow, write_prompts
 
 
+@users_mistake()
 def prompts(cfg: PromptsConfig, verifier: Verifier, trust_remote_code: bool, out: Path) -> dict[str, Any]:
     """Write out/prompts.parquet and out/eval/<name>.parquet; returns the accounting."""
     _check(cfg)

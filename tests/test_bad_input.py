@@ -152,7 +152,7 @@ def test_a_disk_that_fills_up_in_the_middle_ends_in_a_message_and_no_record(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("workflows.prompt_table.os.fsync", full)
+    monkeypatch.setattr("actors.commit.os.fsync", full)
     has(refused(tmp_path, tiny_llama), "output_root: no room left", "Make room, and run the same command again")
 
 

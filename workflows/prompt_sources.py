@@ -59,11 +59,12 @@ def prompts_identity(cfg: PromptsConfig) -> dict[str, Any]:
         for group, sets in groups.items()
         for name, source in sets.items()
     }
-    moved = {
+    placeless = {
         group: {n: replace(s, path="") if s.kind is SourceKind.file else s for n, s in sets.items()}
         for group, sets in groups.items()
     }
-    return {"prompts": replace(cfg, **moved), "sources": contents}
+    section = replace(cfg, sources=placeless["sources"], evals=placeless["evals"])
+    return {"prompts": section, "sources": contents}
 
 
 def _bundled(key: str, source: SourceConfig) -> BundledSet:

@@ -44,10 +44,19 @@ def configured_flags(draft: DraftConfig, verifier: Verifier) -> dict[str, Any]:
 
 def effective_flags(path: Path) -> dict[str, Any]:
     """The same flags as vLLM would read them from a checkpoint folder of either format."""
-    config = read_config(path)
-    if "speculators_config" in config:
-        return _speculators_flags(path, config)
-    return _flat_flags(path, config)
+    return flags_of(read_config(path), f"{path}/config.json")
+
+
+def flags_of(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """The same of a parsed config.json; `where` names it in errors."""
+    if is_speculators(config):
+        return _speculators_flags(where, config)
+    return _flat_flags(where, config)
+
+
+def is_speculators(config: dict[str, Any]) -> bool:
+    """Whether vLLM would take a config.json for one of the speculators format."""
+    return "speculators_config" in config
 
 
 def flag_differences(ours: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
@@ -66,22 +75,22 @@ def rope(theta: float, scaling: dict[str, Any] | None, max_position_embeddings: 
     return parameters
 
 
-def _flat_flags(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _flat_flags(where: str, config: dict[str, Any]) -> dict[str, Any]:
     architecture = (config.get("architectures") or ["none"])[0]
     if config.get("model_type") != "llama" or architecture not in LLAMA_DRAFTS:
         raise ValueError(
-            f"{path}/config.json: {config.get('model_type')} {architecture} is no llama-shaped EAGLE-3 draft; "
+            f"{where}: {config.get('model_type')} {architecture} is no llama-shaped EAGLE-3 draft; "
             f"vLLM loads one as model_type llama with architectures [{LLAMA_DRAFTS[0]}]."
         )
     config = {"rms_norm_eps": DEFAULT_RMS_NORM_EPS, **config}  # LlamaConfig fills this; SpeculatorsConfig does not
     return _common(config) | {"norm_before_residual": bool(config.get("norm_before_residual", False))}
 
 
-def _speculators_flags(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _speculators_flags(where: str, config: dict[str, Any]) -> dict[str, Any]:
     layer = dict(config["transformer_layer_config"])
     if config.get("speculators_model_type") != "eagle3" or layer.get("model_type") != "llama":
         raise ValueError(
-            f"{path}/config.json: a {config.get('speculators_model_type')} speculator with a {layer.get('model_type')} "
+            f"{where}: a {config.get('speculators_model_type')} speculator with a {layer.get('model_type')} "
             "layer is no llama-shaped EAGLE-3 draft."
         )
     # update_eagle3: the decoder's keys, and these from the top level over them

@@ -3,6 +3,7 @@
 vLLM checks no draft for completeness: a tensor that the file lacks keeps whatever the memory held. So this does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,13 @@ def table(rows: list[Row]) -> str:
     """The comparison for people: one line a tensor."""
     lines = [(r.name, str(r.ours or "-"), str(r.reference or "-"), r.verdict) for r in rows]
     lines.insert(0, ("tensor", "checkpoint", "configured", ""))
-    widths = [max(len(line[i]) for line in lines) for i in range(3)]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in lines
-    )
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Columns of text, each as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def _verdict(name: str, ours: dict[str, list[int]], wanted: dict[str, list[int]]) -> str:

@@ -32,7 +32,7 @@ def test_wheel_holds_code_and_configuration_and_no_tests(tmp_path: Path) -> None
     assert {name.split("/")[0] for name in packed if ".dist-info/" not in name} == {"workflows", "actors", "conf"}
     for package in ("workflows", "actors", "conf"):
         for file in (ROOT / package).rglob("*"):
-            if file.suffix in (".py", ".yaml"):
+            if file.suffix in (".py", ".yaml", ".json"):
                 assert file.relative_to(ROOT).as_posix() in packed
 
 

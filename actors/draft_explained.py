@@ -1,8 +1,9 @@
 """Where vLLM 0.32 finds each key of a draft's config.json, and what it takes when the key is missing (pure).
 
-Read from transformers_utils/configs/speculators/algos.py, configs/eagle.py, models/llama_eagle3.py and the runners'
-look-up of aux layers (v1/worker/gpu_model_runner.py; v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). A missing key is
-never an error there, which is how drafts break quietly.
+Read from transformers_utils/configs/speculators/algos.py, configs/eagle.py, models/llama_eagle3.py,
+models/deepseek_eagle3.py and the runners' look-up of aux layers (v1/worker/gpu_model_runner.py;
+v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). A missing key is never an error there, which is how drafts break
+quietly.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.draft_flags import flags_of, is_speculators
+from actors.draft_flags import DEFAULT_MLA, flags_of, is_speculators
 from actors.verifier import read_config
 
 MISSING = "missing"
@@ -39,7 +40,7 @@ class Reading:
 
 
 def explain(path: Path) -> list[Reading]:
-    """How vLLM reads config.json of the checkpoint folder `path`. ValueError when it is no llama-shaped draft."""
+    """How vLLM reads config.json of the checkpoint folder `path`. ValueError when it is no draft that vLLM has."""
     config = read_config(path)
     return list(_readings(config, flags_of(config, f"{path}/config.json")))
 
@@ -50,13 +51,23 @@ def _readings(config: dict[str, Any], flags: dict[str, Any]) -> Iterator[Reading
     yield _aux_layers(config, flags)
     yield _num_aux(layer, where, flags)
     for key in SHAPE_KEYS:
-        yield _plain(key, flags[key], layer, where)
+        if key == "head_dim" and flags["mla"]:
+            yield Reading(key, flags[key], where, "qk_nope_head_dim + qk_rope_head_dim")
+        else:
+            yield _plain(key, flags[key], layer, where)
     for key in ("draft_vocab_size", "target_hidden_size"):
         yield _plain(key, flags[key], config, "top level")
     yield _plain("rms_norm_eps", flags["rms_norm_eps"], layer, where)
     yield _rope(layer, where, flags)
     yield _norm_before_residual(config, flags, nested)
+    if flags["mla"]:
+        missing = ", ".join(key for key in DEFAULT_MLA if layer.get(key) is None)
+        remark = f"without {missing}: transformers takes DeepSeek-V2's" if missing else ""
+        yield Reading("mla", flags["mla"], where, remark, bool(missing))
     for key in NORM_FLAGS:
+        if key == "norm_before_fc" and flags["mla"]:
+            yield Reading(key, False, where, "vLLM's MLA draft does not look at it", bool(config.get(key)))
+            continue
         inner = {} if nested else config.get("eagle_config") or {}
         if key == "norm_before_fc" and key in inner:
             yield Reading(key, flags[key], "eagle_config")

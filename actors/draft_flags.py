@@ -11,10 +11,19 @@ from typing import Any
 from actors.verifier import Verifier, read_config
 from conf.schema import DraftConfig
 
+MLA_DRAFTS = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")  # one class in vLLM, with MLA
+MLA_MODEL_TYPE = "deepseek_v2"  # vLLM turns a deepseek_v3 draft into an MTP one, and refuses it
 LLAMA_DRAFTS = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM")  # one class in vLLM
 SCALED_ROPE = ("llama3", "yarn", "longrope")  # transformers adds original_max_position_embeddings to these
 DEFAULT_ROPE_THETA = 10000.0
-DEFAULT_RMS_NORM_EPS = 1e-6  # LlamaConfig's
+DEFAULT_RMS_NORM_EPS = 1e-6  # LlamaConfig's and DeepseekV2Config's
+DEFAULT_MLA = {  # DeepseekV2Config's
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 
 
 def configured_flags(draft: DraftConfig, verifier: Verifier) -> dict[str, Any]:
@@ -35,6 +44,7 @@ def configured_flags(draft: DraftConfig, verifier: Verifier) -> dict[str, Any]:
         "num_attention_heads": draft.num_attention_heads,
         "num_key_value_heads": draft.num_key_value_heads,
         "head_dim": draft.head_dim,
+        "mla": vars(draft.mla).copy() if draft.mla else None,
         "attention_bias": draft.attention_bias,
         "rms_norm_eps": draft.rms_norm_eps,
         "rope": rope(draft.rope_theta, draft.rope_scaling, draft.max_position_embeddings),
@@ -77,13 +87,27 @@ def rope(theta: float, scaling: dict[str, Any] | None, max_position_embeddings: 
 
 def _flat_flags(where: str, config: dict[str, Any]) -> dict[str, Any]:
     architecture = (config.get("architectures") or ["none"])[0]
-    if config.get("model_type") != "llama" or architecture not in LLAMA_DRAFTS:
+    kind = (config.get("model_type"), architecture)
+    if not is_mla(config) and not (kind[0] == "llama" and architecture in LLAMA_DRAFTS):
         raise ValueError(
-            f"{where}: {config.get('model_type')} {architecture} is no llama-shaped EAGLE-3 draft; "
-            f"vLLM loads one as model_type llama with architectures [{LLAMA_DRAFTS[0]}]."
+            f"{where}: {kind[0]} {architecture} is no EAGLE-3 draft that is known here; vLLM loads model_type llama "
+            f"with architectures [{LLAMA_DRAFTS[0]}], and {MLA_MODEL_TYPE} with [{MLA_DRAFTS[0]}]."
         )
-    config = {"rms_norm_eps": DEFAULT_RMS_NORM_EPS, **config}  # LlamaConfig fills this; SpeculatorsConfig does not
-    return _common(config) | {"norm_before_residual": bool(config.get("norm_before_residual", False))}
+    config = {"rms_norm_eps": DEFAULT_RMS_NORM_EPS, **config}  # transformers fills this; SpeculatorsConfig does not
+    flags = _common(config) | {"norm_before_residual": bool(config.get("norm_before_residual", False))}
+    return flags | _mla_flags(config) if is_mla(config) else flags
+
+
+def is_mla(config: dict[str, Any]) -> bool:
+    """Whether a flat config.json is that of a draft with multi-head latent attention."""
+    architecture = (config.get("architectures") or ["none"])[0]
+    return config.get("model_type") == MLA_MODEL_TYPE and architecture in MLA_DRAFTS
+
+
+def _mla_flags(config: dict[str, Any]) -> dict[str, Any]:
+    """What differs for Eagle3DeepseekV2ForCausalLM: latents instead of KV heads; norm_before_fc is not looked at."""
+    mla = {key: config.get(key, default) for key, default in DEFAULT_MLA.items()}
+    return {"mla": mla, "head_dim": mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"], "norm_before_fc": False}
 
 
 def _speculators_flags(where: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +149,7 @@ def _common(config: dict[str, Any]) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": config.get("num_key_value_heads") or heads,
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "mla": None,
         "attention_bias": bool(config.get("attention_bias", False)),
         "rms_norm_eps": config["rms_norm_eps"],
         "rope": rope(config.get("rope_theta", DEFAULT_ROPE_THETA), scaling, config["max_position_embeddings"]),

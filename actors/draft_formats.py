@@ -1,7 +1,8 @@
 """Writes a trained draft in the two formats that vLLM loads (pure: json, safetensors, torch for tensors only).
 
 *speculators*: decoder config nested, flags on top; names its verifier, so `vllm serve <folder>` suffices.
-*flat*: one level, `LlamaForCausalLMEagle3`; what SGLang, SpecForge and older vLLM read.
+*flat*: one level, `LlamaForCausalLMEagle3`; what SGLang, SpecForge and older vLLM read. A draft with MLA has this form
+only, as `Eagle3DeepseekV2ForCausalLM`.
 
 `embed_tokens` is left out where it is the verifier's own, bit for bit: vLLM then shares it (2.35 GB for Kimi-K2.5).
 speculators 0.9 does not load such a folder reliably: `Eagle3DraftModel.from_pretrained` takes the missing embedding
@@ -18,21 +19,26 @@ from safetensors.torch import load_file, save_file
 
 from actors.commit import whole_folder
 from actors.draft_contents import EMBEDDING, shares_embedding
-from actors.draft_flags import rope
+from actors.draft_flags import DEFAULT_MLA, LLAMA_DRAFTS, MLA_DRAFTS, MLA_MODEL_TYPE, rope
 from actors.draft_shapes import WEIGHTS, normalised
 from actors.verifier import Verifier, read_config, text_config
 from conf.schema import Naming
 
 DECODER_KEYS = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("head_dim", "hidden_act", "rms_norm_eps", "attention_bias", "mlp_bias", "max_position_embeddings"),
+    *("hidden_act", "rms_norm_eps", "attention_bias", "max_position_embeddings"),
 )
+LLAMA_KEYS = ("head_dim", "mlp_bias")
+MLA_KEYS = (*DEFAULT_MLA, "first_k_dense_replace")
+TRAINED_MLA = "deepseek_v3"  # model_type of the decoder config in a speculators checkpoint: see actors/mla_draft.py
 
 
 def write_speculators(draft: Path, verifier: Verifier, out: Path, num_speculative_tokens: int) -> None:
     """Copy of the speculators checkpoint `draft` into the new folder `out`, made ready to serve."""
     config = read_config(draft)
-    layer = _llama_layer(draft, config)
+    layer = _layer(draft, config)
+    if layer["model_type"] != "llama":
+        raise ValueError(f"{draft}: vLLM reads a {layer['model_type']} draft in the flat format only; use write_flat.")
     described = config["speculators_config"]
     described["verifier"] = {"name_or_path": verifier.path, "architectures": [verifier.architecture]}
     for proposal in described["proposal_methods"]:
@@ -45,7 +51,7 @@ def write_speculators(draft: Path, verifier: Verifier, out: Path, num_speculativ
 def write_flat(draft: Path, verifier: Verifier, out: Path, naming: Naming, num_speculative_tokens: int) -> None:
     """The speculators checkpoint `draft` as a flat vLLM checkpoint in the new folder `out`."""
     config = read_config(draft)
-    layer = _llama_layer(draft, config)
+    layer = _layer(draft, config)
     if naming is Naming.midlayer and layer["num_hidden_layers"] != 1:
         raise ValueError(
             f"convert.naming: midlayer names exactly one layer, and this draft has {layer['num_hidden_layers']}. "
@@ -58,12 +64,12 @@ def write_flat(draft: Path, verifier: Verifier, out: Path, naming: Naming, num_s
     _write(out, _flat_config(config, layer, verifier, dtype, num_speculative_tokens), tensors)
 
 
-def _llama_layer(draft: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _layer(draft: Path, config: dict[str, Any]) -> dict[str, Any]:
     if config.get("speculators_model_type") != "eagle3":
         raise ValueError(f"{draft} is no EAGLE-3 checkpoint of speculators; convert takes what the train step leaves.")
     layer = config["transformer_layer_config"]
-    if layer["model_type"] != "llama":
-        raise ValueError(f"{draft}: a {layer['model_type']} draft has no flat llama form; train a llama-shaped draft.")
+    if layer["model_type"] not in ("llama", TRAINED_MLA):
+        raise ValueError(f"{draft}: a {layer['model_type']} draft has no flat form; train a Llama or an MLA draft.")
     return layer
 
 
@@ -94,10 +100,11 @@ def _flat_config(
     target = {"target_hidden_size": config["target_hidden_size"]} if config.get("target_hidden_size") else {}
     whole = read_config(Path(verifier.path))
     tokens = {key: text_config(whole).get(key, whole.get(key)) for key in ("bos_token_id", "eos_token_id")}
+    mla = layer["model_type"] == TRAINED_MLA
     return {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        **{key: layer[key] for key in DECODER_KEYS},
+        "architectures": [MLA_DRAFTS[0] if mla else LLAMA_DRAFTS[0]],
+        "model_type": MLA_MODEL_TYPE if mla else "llama",
+        **{key: layer[key] for key in (*DECODER_KEYS, *(MLA_KEYS if mla else LLAMA_KEYS))},
         **sliding,
         **target,
         **_aux_count(aux_layers),

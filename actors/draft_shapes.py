@@ -39,7 +39,6 @@ def expected_shapes(draft: DraftConfig, verifier: Verifier) -> dict[str, list[in
 def shapes_of(flags: dict[str, Any]) -> dict[str, list[int]]:
     """Name -> shape of every tensor that a draft with these flags has."""
     hidden, inner, vocab = flags["hidden_size"], flags["intermediate_size"], flags["draft_vocab_size"]
-    query, key = (flags[n] * flags["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
     states = flags["num_aux_hidden_states"] * flags["target_hidden_size"]
     shapes = {"embed_tokens.weight": [flags["vocab_size"], hidden], "fc.weight": [hidden, states]}
     if flags["norm_before_fc"]:
@@ -50,17 +49,40 @@ def shapes_of(flags: dict[str, Any]) -> dict[str, list[int]]:
         read = 2 * hidden if i == 0 else hidden  # the first layer reads token embedding and state side by side
         layer = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
         layer |= {"hidden_norm": [hidden]} if i == 0 else {}
-        layer |= {"self_attn.q_proj": [query, read], "self_attn.k_proj": [key, read], "self_attn.v_proj": [key, read]}
-        layer |= {"self_attn.o_proj": [hidden, query]}
+        attention = _mla_shapes(flags, read) if flags["mla"] else _attention_shapes(flags, read)
+        layer |= {f"self_attn.{name}": shape for name, shape in attention.items()}
         layer |= {"mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner]}
         shapes |= {f"layers.{i}.{name}.weight": shape for name, shape in layer.items()}
         if flags["attention_bias"]:
-            rows = {"q_proj": query, "k_proj": key, "v_proj": key, "o_proj": hidden}
-            shapes |= {f"layers.{i}.self_attn.{name}.bias": [n] for name, n in rows.items()}
+            shapes |= {f"layers.{i}.self_attn.{name}.bias": shape[:1] for name, shape in attention.items()}
     shapes |= {"norm.weight": [hidden], "lm_head.weight": [vocab, hidden]}
     if vocab != flags["vocab_size"]:
         shapes |= {"d2t": [vocab], "t2d": [flags["vocab_size"]]}
     return shapes
+
+
+def _attention_shapes(flags: dict[str, Any], read: int) -> dict[str, list[int]]:
+    query, key = (flags[n] * flags["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
+    return {
+        "q_proj": [query, read],
+        "k_proj": [key, read],
+        "v_proj": [key, read],
+        "o_proj": [flags["hidden_size"], query],
+    }
+
+
+def _mla_shapes(flags: dict[str, Any], read: int) -> dict[str, list[int]]:
+    """Into a latent and out of it again, for queries and for keys with values; the rope part of keys is shared."""
+    mla, heads = flags["mla"], flags["num_attention_heads"]
+    return {
+        "q_a_proj": [mla["q_lora_rank"], read],
+        "q_a_layernorm": [mla["q_lora_rank"]],
+        "q_b_proj": [heads * flags["head_dim"], mla["q_lora_rank"]],
+        "kv_a_proj_with_mqa": [mla["kv_lora_rank"] + mla["qk_rope_head_dim"], read],
+        "kv_a_layernorm": [mla["kv_lora_rank"]],
+        "kv_b_proj": [heads * (mla["qk_nope_head_dim"] + mla["v_head_dim"]), mla["kv_lora_rank"]],
+        "o_proj": [flags["hidden_size"], heads * mla["v_head_dim"]],
+    }
 
 
 def compare(path: Path, reference: dict[str, list[int]]) -> list[Row]:

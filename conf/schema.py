@@ -62,7 +62,20 @@ class VerifierConfig:
 
     source: str = MISSING  # bundled:<name>, a local folder, or a Hugging Face id
     revision: str | None = None  # hub revision; None is the newest
-    trust_remote_code: bool = False
+    trust_remote_code: bool = False  # run Python that lies in the checkpoint (Kimi's tokenizer is such code)
+    # added tokens that every draft vocabulary holds, however rare in the training answers: reasoning and tool markers
+    kept_tokens: list[str] = field(default_factory=list)
+
+
+@dataclass
+class MlaConfig:
+    """Multi-head latent attention, as DeepSeek and Kimi have it: a token's KV is one vector of kv_lora_rank + rope."""
+
+    q_lora_rank: int = MISSING
+    kv_lora_rank: int = MISSING
+    qk_nope_head_dim: int = MISSING
+    qk_rope_head_dim: int = MISSING
+    v_head_dim: int = MISSING
 
 
 @dataclass
@@ -74,7 +87,8 @@ class DraftConfig:
     intermediate_size: int = MISSING
     num_attention_heads: int = MISSING
     num_key_value_heads: int = MISSING
-    head_dim: int = MISSING
+    head_dim: int = MISSING  # with mla: qk_nope_head_dim + qk_rope_head_dim
+    mla: MlaConfig | None = None  # None: a Llama layer
     draft_vocab_size: int = MISSING  # rows of the draft's lm_head; at most the verifier's vocabulary
     rope_theta: float = MISSING
     rope_scaling: dict[str, Any] | None = None
@@ -158,6 +172,8 @@ class ExtractConfig:
 @dataclass
 class TrainConfig:
     epochs: int = MISSING
+    # a published draft (folder or hub id) whose weights training starts from; identity is what is in its files
+    init_from: str | None = runtime(None)
     lr: float = MISSING
     optimizer: Optimizer = Optimizer.muon
     weight_decay: float = 0.01
@@ -197,6 +213,8 @@ class BenchmarkConfig:
     concurrency: int = 16
     speed_prompts: int = 8  # tokens/s with and without the draft, at batch 1, on these
     speed_new_tokens: int = 64
+    # another draft (folder or hub id), measured on the same prompts; identity is what is in its files
+    reference_draft: str | None = runtime(None)
 
 
 @dataclass
@@ -206,6 +224,19 @@ class ClusterConfig:
     address: str | None = runtime(None)  # None: RAY_ADDRESS when set, else a Ray of our own on this machine
     num_cpus: int | None = runtime(None)  # of that own Ray; None: what it finds, at least 4
     wait_s: int = runtime(600)  # how long to wait for resources that the cluster lacks
+    gpu_gib: float | None = runtime(None)  # memory of one GPU; None: what fits is found out by starting
+
+
+@dataclass
+class PlanConfig:
+    """What `python -m workflows.plan` is told of the hardware; every key is runtime. None: it prints no hours."""
+
+    gpus: int | None = runtime(None)  # in the cluster; None: as many as the largest step asks for
+    disk_gib: float | None = runtime(None)  # for output_root; None: what its file system has free
+    extract_tokens_per_s: float | None = runtime(None)  # of one engine: prompt and response tokens with states
+    train_tokens_per_s: float | None = runtime(None)  # of one training worker
+    prompt_tokens: int = runtime(256)  # a prompt's mean length
+    response_tokens: int | None = runtime(None)  # an answer's mean, all turns; None: its limit
 
 
 @dataclass
@@ -223,3 +254,4 @@ class EyrieConfig:
     convert: ConvertConfig = field(default_factory=ConvertConfig)
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)

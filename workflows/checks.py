@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from actors.verifier import Verifier
-from conf.schema import DraftConfig, EngineConfig, EngineKind, EyrieConfig, PromptsConfig, SourceConfig, TrainConfig
+from conf.schema import (
+    DraftConfig,
+    EngineConfig,
+    EngineKind,
+    EyrieConfig,
+    MlaConfig,
+    PromptsConfig,
+    SourceConfig,
+    TrainConfig,
+)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # becomes a file name
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -118,8 +127,28 @@ def _draft(draft: DraftConfig) -> Iterator[str]:
             f"draft.num_attention_heads: {draft.num_attention_heads} is no multiple of draft.num_key_value_heads "
             f"{draft.num_key_value_heads}; change one of them"
         )
+    if draft.mla:
+        yield from _mla(draft, draft.mla)
     if draft.norm_before_fc and draft.fc_norm:
         yield "draft.norm_before_fc and draft.fc_norm exclude each other; set one of them to false"
+
+
+def _mla(draft: DraftConfig, mla: MlaConfig) -> Iterator[str]:
+    """What vLLM's only MLA draft, Eagle3DeepseekV2ForCausalLM, can run."""
+    yield from (f"draft.mla.{key}: {n} is too small; give 1 or more" for key, n in vars(mla).items() if n < 1)
+    if draft.head_dim != (head_dim := mla.qk_nope_head_dim + mla.qk_rope_head_dim):
+        yield f"draft.head_dim: {draft.head_dim}, but with draft.mla it is qk_nope + qk_rope = {head_dim}; give that"
+    if draft.num_key_value_heads != draft.num_attention_heads:
+        yield (
+            f"draft.num_key_value_heads: {draft.num_key_value_heads}, but MLA expands its latent for each of the "
+            f"draft.num_attention_heads {draft.num_attention_heads}; give the same number"
+        )
+    if draft.norm_before_fc:
+        yield "draft.norm_before_fc: true, which vLLM's MLA draft does not have; set it to false (draft.fc_norm=true)"
+    if draft.num_layers != 1:
+        yield f"draft.num_layers: {draft.num_layers}, but a draft with draft.mla has one layer; give 1"
+    if draft.attention_bias:
+        yield "draft.attention_bias: true, which vLLM's MLA draft does not have; set it to false"
 
 
 def _prompts(prompts: PromptsConfig) -> Iterator[str]:

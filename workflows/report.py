@@ -97,7 +97,7 @@ def _serve(cfg: EyrieConfig, convert: Record, verifier: Verifier) -> dict[str, s
     if cfg.verifier.trust_remote_code:
         flags += ["--trust-remote-code"]
     lines = {}
-    for form in ("speculators", "flat"):
+    for form in convert.accounting["formats"]:
         draft = {
             "method": "eagle3",
             "model": str(folder / form),

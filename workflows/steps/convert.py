@@ -1,4 +1,7 @@
-"""Step `convert`: the trained draft in both formats that vLLM loads, each checked and loaded once."""
+"""Step `convert`: the trained draft in each format that vLLM loads, checked and loaded once.
+
+A Llama draft has two, which must then draft the same; a draft with MLA has the flat one only.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,6 @@ from conf.schema import ConvertConfig, DraftConfig, EngineConfig
 from workflows.engines import Engines, checked
 from workflows.prompt_table import read_prompts
 
-FORMATS = ("speculators", "flat")
 GATE_SAMPLING = Sampling(max_new_tokens=24, ignore_eos=True)  # greedy; a short answer must not end the comparison
 
 
@@ -30,12 +32,14 @@ def convert(
     engines: Engines,
     out: Path,
 ) -> dict[str, Any]:
-    """Write out/speculators and out/flat from train_out/draft; returns the accounting."""
+    """Write out/flat and, but for MLA, out/speculators from train_out/draft; returns the accounting."""
     draft = train_out / "draft"
+    formats = ("flat",) if draft_cfg.mla else ("speculators", "flat")
     _check_tensors(draft, draft_cfg, verifier)
-    write_speculators(draft, verifier, out / "speculators", num_speculative_tokens)
+    if "speculators" in formats:
+        write_speculators(draft, verifier, out / "speculators", num_speculative_tokens)
     write_flat(draft, verifier, out / "flat", cfg.naming, num_speculative_tokens)
-    for name in FORMATS:
+    for name in formats:
         _check_tensors(out / name, draft_cfg, verifier)
         _check_flags(out / name, draft_cfg, verifier)
     gate: dict[str, Any] = {"skipped": "convert.gate_prompts is 0: no engine has loaded these checkpoints"}
@@ -44,11 +48,11 @@ def convert(
             name: EngineSpec(
                 verifier.path, engine, trust_remote_code, draft=DraftSpec(str(out / name), num_speculative_tokens)
             )
-            for name in FORMATS
+            for name in formats
         }
         gate = _load_gate(specs, _gate_prompts(prompts_out, cfg.gate_prompts), engines)
     return {
-        "formats": {name: _described(out / name) for name in FORMATS},
+        "formats": {name: _described(out / name) for name in formats},
         "naming": cfg.naming.value,
         "embed_tokens": "verifier's" if shares_embedding(draft, verifier) else "own",
         "gate": gate,
@@ -84,7 +88,7 @@ def _gate_prompts(prompts_out: Path, wanted: int) -> list[list[dict[str, str]]]:
 def _load_gate(
     specs: dict[str, EngineSpec], conversations: list[list[dict[str, str]]], engines: Engines
 ) -> dict[str, Any]:
-    """Load each format in an engine: both must write and propose the same. One request at a time, as batches differ."""
+    """Load each format in an engine: all must write and propose the same. One request at a time, as batches differ."""
     outputs: dict[str, list[list[int]]] = {}
     counted: dict[str, SpecCounters] = {}
     for name, spec in specs.items():
@@ -101,7 +105,20 @@ def _load_gate(
             Acceptance.of(counted[name])
         except ValueError as error:
             raise RuntimeError(f"{what}: {error}") from error
-    first, second = specs
+    first, *others = specs
+    for other in others:
+        _same(first, other, outputs, counted)
+    return {
+        "prompts": len(conversations),
+        "output_tokens": sum(map(len, outputs[first])),
+        "drafts": counted[first].drafts,
+        "accepted": counted[first].accepted,
+        "accepted_per_position": list(counted[first].accepted_per_position),
+    }
+
+
+def _same(first: str, second: str, outputs: dict[str, list[list[int]]], counted: dict[str, SpecCounters]) -> None:
+    """RuntimeError when two formats are not the same draft."""
     for index, (a, b) in enumerate(zip(outputs[first], outputs[second], strict=True)):
         if a != b:
             at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -115,13 +132,6 @@ def _load_gate(
             f"convert: the two formats are not the same draft: {first} {counted[first]}, {second} {counted[second]}. "
             "Compare their config.json files, first of all norm_before_residual, norm_before_fc and the aux layers."
         )
-    return {
-        "prompts": len(conversations),
-        "output_tokens": sum(map(len, outputs[first])),
-        "drafts": counted[first].drafts,
-        "accepted": counted[first].accepted,
-        "accepted_per_position": list(counted[first].accepted_per_position),
-    }
 
 
 def _described(path: Path) -> dict[str, Any]:

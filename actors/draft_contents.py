@@ -3,7 +3,6 @@
 Tensors are read one by one, the two embeddings in slices: of a verifier of 540 GB only these rows are read.
 """
 
-import json
 from pathlib import Path
 
 import torch
@@ -11,8 +10,8 @@ from safetensors import safe_open
 
 from actors.draft_shapes import WEIGHTS
 from actors.verifier import Verifier, safetensors_header
+from actors.verifier_tensors import EMBEDDING, find_tensor
 
-EMBEDDING = "embed_tokens.weight"
 COMPARED_ROWS = 1 << 14  # of an embedding at a time
 
 
@@ -37,27 +36,11 @@ def shares_embedding(draft: Path, verifier: Verifier) -> bool:
     """Whether the draft's token embedding is the verifier's, bit for bit."""
     if EMBEDDING not in safetensors_header(draft / WEIGHTS):
         return True
-    file, name = _find_embedding(Path(verifier.path))
-    with safe_open(draft / WEIGHTS, framework="pt") as a, safe_open(file, framework="pt") as b:
-        ours, theirs = a.get_slice(EMBEDDING), b.get_slice(name)
+    place = find_tensor(Path(verifier.path), EMBEDDING)
+    with safe_open(draft / WEIGHTS, framework="pt") as a, safe_open(place.file, framework="pt") as b:
+        ours, theirs = a.get_slice(EMBEDDING), b.get_slice(place.name)
         if ours.get_shape() != theirs.get_shape() or ours.get_dtype() != theirs.get_dtype():
             return False
         rows = ours.get_shape()[0]
         starts = range(0, rows, COMPARED_ROWS)
         return all(torch.equal(ours[i : i + COMPARED_ROWS], theirs[i : i + COMPARED_ROWS]) for i in starts)
-
-
-def _find_embedding(folder: Path) -> tuple[Path, str]:
-    """File and name of a verifier's token embedding; other embeddings (MTP layers) have longer names."""
-    index = folder / f"{WEIGHTS}.index.json"
-    if index.exists():
-        files = json.loads(index.read_text())["weight_map"]
-    else:
-        files = {name: file.name for file in sorted(folder.glob("*.safetensors")) for name in safetensors_header(file)}
-    names = sorted((name for name in files if name.endswith(EMBEDDING)), key=len)
-    if not names:
-        raise ValueError(
-            f"verifier.source: {folder} has no tensor that ends in {EMBEDDING}, so a draft cannot share its embedding. "
-            "Use a checkpoint in Hugging Face's layout."
-        )
-    return folder / files[names[0]], names[0]

@@ -74,8 +74,11 @@ def flag_differences(ours: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return [f"{key}: {ours[key]}, configured {value}" for key, value in wanted.items() if ours[key] != value]
 
 
-def rope(theta: float, scaling: dict[str, Any] | None, max_position_embeddings: int) -> dict[str, Any]:
-    """Rope parameters in the one form that transformers 5 and vLLM reduce all older ones to."""
+def rope(theta: float | None, scaling: dict[str, Any] | None, max_position_embeddings: int) -> dict[str, Any]:
+    """Rope parameters in the one form that transformers 5 and vLLM reduce all older ones to.
+
+    `theta` None: the verifier's, where it is not filled in (workflows/verifier_rope.py).
+    """
     parameters = dict(scaling or {})
     legacy = parameters.pop("type", "default")
     parameters.setdefault("rope_type", legacy)

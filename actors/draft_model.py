@@ -54,7 +54,7 @@ def build_draft(
 ) -> Eagle3DraftModel:
     """A fresh draft with the verifier's embedding, lm_head rows and final norm, all frozen."""
     torch.manual_seed(seed)
-    return Eagle3DraftModel.from_training_args(
+    model = Eagle3DraftModel.from_training_args(
         decoder_config(cfg, verifier),
         t2d=vocabulary.t2d,
         d2t=vocabulary.d2t,
@@ -68,3 +68,6 @@ def build_draft(
         target_layer_ids=list(cfg.aux_layers),
         draft_attn_impl=attention,
     )
+    # the norm behind the targets is the verifier's; speculators 0.9 gives it the draft's epsilon
+    model.verifier_norm.variance_epsilon = verifier.rms_norm_eps
+    return model

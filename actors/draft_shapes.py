@@ -13,7 +13,8 @@ from actors.verifier import Verifier, safetensors_header
 from conf.schema import DraftConfig
 
 WEIGHTS = "model.safetensors"
-OPTIONAL = frozenset({"embed_tokens.weight"})  # vLLM shares the verifier's when the file has none
+# vLLM shares the verifier's embedding when the file has none, and reads d2t only
+OPTIONAL = frozenset({"embed_tokens.weight", "t2d"})
 
 
 @dataclass(frozen=True)

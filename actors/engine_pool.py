@@ -18,8 +18,8 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from actors.engine import EngineSpec
 from actors.engine_actor import EngineActor, EngineHandle
 from actors.quiet import runtime_env
+from actors.room import ENGINE_KEYS, engine_resources, wait_for_node
 
-POLL_S = 2.0
 ALIVE_S = 30.0  # an idle engine answers within this, or is replaced
 MAX_IDLE = 1  # engines kept after their work, beside those that were prepared
 
@@ -42,7 +42,7 @@ class EnginePool:
     def prepare(self, spec: EngineSpec, name: str) -> None:
         """Start an engine in the background if the cluster has room for it now; otherwise do nothing."""
         held = any(entry.spec == spec for entry in (*self._idle, *self._prepared))
-        if not held and _free(_resources(spec)):
+        if not held and _free(engine_resources(spec)):
             self._prepared.append(_create(spec, name))
 
     @contextmanager
@@ -68,8 +68,8 @@ class EnginePool:
                 kept.remove(entry)
                 if kept is self._prepared or _alive(entry):
                     return entry
-        wanted = _resources(spec)
-        _wait_for_node(wanted, name, self._wait_s)
+        wanted = engine_resources(spec)
+        wait_for_node(wanted, name, self._wait_s, ENGINE_KEYS)
         while (self._idle or self._prepared) and not _free(wanted):
             _end((self._idle or self._prepared).pop(0))
         return _create(spec, name)
@@ -77,10 +77,6 @@ class EnginePool:
     def _evict(self, keep: int) -> None:
         while len(self._idle) > keep:
             _end(self._idle.pop(0))
-
-
-def _resources(spec: EngineSpec) -> dict[str, float]:
-    return {"CPU": spec.config.num_cpus, "GPU": spec.config.num_gpus}
 
 
 def _create(spec: EngineSpec, name: str) -> _Entry:
@@ -129,20 +125,3 @@ def _free(wanted: dict[str, float]) -> bool:
     """Whether one node has these resources free now."""
     nodes = ray._private.state.available_resources_per_node().values()
     return any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in nodes)
-
-
-def _wait_for_node(wanted: dict[str, float], name: str, wait_s: float) -> None:
-    """Wait until some node is large enough; RuntimeError says what is missing."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in nodes):
-            return
-        if time.monotonic() >= deadline:
-            biggest = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
-            raise RuntimeError(
-                f"{name} needs {wanted} on one node; the most that {len(nodes)} nodes have is {biggest}. Add one "
-                "(cluster.wait_s says how long to wait for one), or change engine.num_gpus, engine.num_cpus or "
-                "cluster.num_cpus."
-            )
-        time.sleep(min(POLL_S, max(0.01, wait_s / 10)))

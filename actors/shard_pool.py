@@ -13,6 +13,7 @@ from actors.capture import Job
 from actors.engine import EngineSpec
 from actors.extraction_actor import ExtractionActor
 from actors.quiet import runtime_env
+from actors.room import ENGINE_KEYS, engine_resources, wait_for_node
 from actors.shards import ManifestRow
 from conf.schema import ExtractConfig
 
@@ -20,8 +21,14 @@ MAX_SHARD_RETRIES = 3  # a shard that takes its engine down this often more will
 MAX_START_DEATHS = 3  # an engine that dies this often in a row while it starts will not start
 
 
-def run_pool(spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str) -> Iterator[ManifestRow]:
-    """Commit the shards in `todo`; yields a manifest row as each is done, in any order."""
+def run_pool(
+    spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str, wait_s: float = 0
+) -> Iterator[ManifestRow]:
+    """Commit the shards in `todo`; yields a manifest row as each is done, in any order.
+
+    RuntimeError when no node is large enough for a worker within `wait_s`: Ray Data would wait for ever.
+    """
+    wait_for_node(engine_resources(spec), name, wait_s, ENGINE_KEYS)
     context = DataContext.get_current()
     context.enable_progress_bars = False  # the step prints its own line
     context.execution_options.verbose_progress = False

@@ -17,3 +17,5 @@ class TrainJob:
     train_samples: frozenset[int]
     val_samples: frozenset[int]
     out: str
+    init_from: str | None = None  # folder of a draft whose vocabulary and weights training starts from
+    kept: tuple[int, ...] = ()  # token ids that the draft's vocabulary holds whatever their count

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ from torch.utils.data import DataLoader
 from actors import checkpoints
 from actors.commit import replace_atomically, whole_folder
 from actors.draft_model import build_draft
+from actors.draft_start import start_from, start_vocabulary
+from actors.native_verifier import folder_for_speculators
 from actors.shard_dataset import ShardDataset
 from actors.train_job import TrainJob
+from actors.train_progress import TrainProgress
 from actors.trainer import DraftTrainer, adopt_process_group, tap_metrics
+from actors.verifier import Verifier
 from actors.vocabulary import Vocabulary, build_vocabulary, count_tokens, load_vocabulary, save_vocabulary
 
 log = logging.getLogger("eyrie.train")
@@ -48,8 +52,9 @@ def train_worker(config: dict[str, Any]) -> None:
     if saved and rank == 0:
         log.info("train: resumes after epoch %d of %d, step %d", epoch, job.cfg.epochs, trainer.global_step)
     history: list[dict[str, Any]] = list(saved["history"]) if saved else []
+    progress = TrainProgress(len(trainer.train_loader) * job.cfg.epochs, job.cfg.log_every_s)
     if rank == 0:
-        tap_metrics(_Progress(len(trainer.train_loader) * job.cfg.epochs, job.cfg.log_every_s))
+        tap_metrics(progress)
     for current in range(epoch, job.cfg.epochs):
         trainer.train_epoch(current)
         validation = trainer.val_epoch(current) or {}
@@ -66,6 +71,8 @@ def train_worker(config: dict[str, Any]) -> None:
             "epochs": job.cfg.epochs,
             "vocab_coverage": vocabulary.coverage,
             "supervised_tokens": vocabulary.counted,
+            "tokens_per_s": progress.rate and progress.rate * world,
+            "peak_gpu_gib": torch.cuda.max_memory_allocated() / (1 << 30) if device.type == "cuda" else None,
             "history": history,
         }
         replace_atomically(Path(job.out) / "metrics.json", json.dumps(result, indent=1))
@@ -77,7 +84,10 @@ def _vocabulary(job: TrainJob, rank: int) -> Vocabulary:
     file = Path(job.out) / "vocabulary.pt"
     if rank == 0 and not file.exists():
         counts = count_tokens([Path(s) for s in job.shards], set(job.train_samples))
-        found = build_vocabulary(counts, job.draft.draft_vocab_size, job.verifier.vocab_size)
+        if job.init_from:
+            found = start_vocabulary(Path(job.init_from), counts, job.verifier.vocab_size, job.kept)
+        else:
+            found = build_vocabulary(counts, job.draft.draft_vocab_size, job.verifier.vocab_size, job.kept)
         save_vocabulary(found, file)
         log.info("train: a vocabulary of %d covers %.2f%%", job.draft.draft_vocab_size, 100 * found.coverage)
     if dist.is_initialized():
@@ -85,12 +95,24 @@ def _vocabulary(job: TrainJob, rank: int) -> Vocabulary:
     return load_vocabulary(file)
 
 
+def _verifier(job: TrainJob, rank: int) -> Verifier:
+    """The verifier where speculators can open it; rank 0 writes that folder if there is none."""
+    out = Path(job.out)
+    if rank == 0:
+        folder_for_speculators(job.verifier, out)
+    if dist.is_initialized():
+        dist.barrier()
+    return replace(job.verifier, path=folder_for_speculators(job.verifier, out))
+
+
 def _trainer(job: TrainJob, vocabulary: Vocabulary, device: torch.device, rank: int, world: int) -> DraftTrainer:
     cfg = job.cfg
     dtype = getattr(torch, cfg.precision)
     model = build_draft(
-        job.draft, job.verifier, vocabulary, ttt_steps=cfg.ttt_steps, attention=cfg.attention, seed=cfg.seed
+        job.draft, _verifier(job, rank), vocabulary, ttt_steps=cfg.ttt_steps, attention=cfg.attention, seed=cfg.seed
     )
+    if job.init_from:  # at every start: a checkpoint, which is restored over it, holds no frozen weights
+        start_from(model, Path(job.init_from))
     shards = [Path(s) for s in job.shards]
     pack = cfg.batch_tokens // world  # one optimizer step reads batch_tokens tokens, whatever the number of workers
     collate = CollateFn(pack, job.verifier.hidden_size, len(job.draft.aux_layers), dtype, preprocess=shift_batch)
@@ -126,34 +148,6 @@ def _trainer(job: TrainJob, vocabulary: Vocabulary, device: torch.device, rank: 
         hidden_states_dtype=dtype,
     )
     return DraftTrainer(device, model, settings, train_loader, loader(job.val_samples))
-
-
-class _Progress:
-    """A line every few seconds from speculators' per-step metrics."""
-
-    def __init__(self, steps: int, every_s: float):
-        self._steps, self._every = steps, every_s
-        self._last = self._began = time.monotonic()
-        self._tokens = 0.0
-
-    def __call__(self, message: dict[str, Any]) -> None:
-        if "train" not in message:
-            return
-        profile = message["profile"]
-        self._tokens += profile["tokens_per_s"] * profile["step_ms"] / 1000
-        now = time.monotonic()
-        if now - self._last < self._every:
-            return
-        self._last = now
-        train = message["train"]
-        log.info(
-            "train: step %d/%d, %.0f tok/s, loss %.3f, accuracy %.3f",
-            message["global_step"] + 1,
-            self._steps,
-            self._tokens / (now - self._began),
-            train["loss"],
-            train["full_acc_0"],
-        )
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:

@@ -7,7 +7,10 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from actors.quiet import runtime_env
+from actors.room import wait_for_workers
 from actors.train_job import TrainJob
+
+KEYS = "train.num_workers, train.num_cpus_per_worker, train.use_gpu or cluster.num_cpus"
 
 
 def worker(config: dict[str, Any]) -> None:
@@ -17,11 +20,15 @@ def worker(config: dict[str, Any]) -> None:
     train_worker(config)
 
 
-def fit(job: TrainJob) -> None:
-    """Train to the end. A dead worker restarts the group, which goes on from the newest complete checkpoint."""
+def fit(job: TrainJob, wait_s: float = 0) -> None:
+    """Train to the end. A dead worker restarts the group, which goes on from the newest complete checkpoint.
+
+    RuntimeError when the cluster is too small for all workers within `wait_s`: Ray Train would wait for ever.
+    """
     cfg = job.cfg
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     resources = {"CPU": cfg.num_cpus_per_worker} | ({"GPU": 1} if cfg.use_gpu else {})
+    wait_for_workers(resources, cfg.num_workers, "train", wait_s, KEYS)
     scaling = ScalingConfig(num_workers=cfg.num_workers, use_gpu=cfg.use_gpu, resources_per_worker=resources)
     TorchTrainer(
         worker,

@@ -27,6 +27,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
 
 from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters
+from actors.vllm_args import engine_args
 from actors.vllm_connector import CAPTURE
 
 COUNTERS = "vllm:spec_decode_num_"
@@ -119,46 +120,3 @@ class VllmEngine:
         for file in self._transfer.iterdir():
             file.unlink()
         os.rmdir(self._transfer)
-
-
-def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
-    """AsyncEngineArgs of a spec; `config.extra` wins over everything."""
-    config = spec.config
-    args: dict[str, Any] = {
-        "model": spec.verifier,
-        "dtype": config.dtype,
-        "max_model_len": config.max_model_len,
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "tensor_parallel_size": config.tensor_parallel_size,
-        "distributed_executor_backend": "mp",  # inside a placement group vLLM would choose "ray" by itself
-        "enforce_eager": config.enforce_eager,
-        "trust_remote_code": spec.trust_remote_code,
-        "enable_prefix_caching": False,  # captured lengths were wrong with it (vllm#44485, open)
-        "use_tqdm_on_load": False,
-        "disable_log_stats": False,  # the acceptance counters are part of these
-        "generation_config": "vllm",  # a checkpoint's own sampling defaults must not leak into the data
-    }
-    if config.kv_cache_gib is not None:
-        args["kv_cache_memory_bytes"] = int(config.kv_cache_gib * (1 << 30))
-    else:
-        args["gpu_memory_utilization"] = config.gpu_memory_utilization
-    if spec.capture_layers:
-        args["speculative_config"] = {
-            "method": "extract_hidden_states",
-            "num_speculative_tokens": 1,
-            "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(spec.capture_layers)}},
-        }
-        args["kv_transfer_config"] = {
-            "kv_connector": "EyrieConnector",
-            "kv_connector_module_path": "actors.vllm_connector",
-            "kv_role": "kv_producer",
-            "kv_connector_extra_config": {"shared_storage_path": str(transfer)},
-        }
-    elif spec.draft:
-        args["speculative_config"] = {
-            "method": "eagle3",  # vLLM's own guess goes by the path's name
-            "model": spec.draft.path,
-            "num_speculative_tokens": spec.draft.num_speculative_tokens,
-        }
-    return args | dict(config.extra)

@@ -1,7 +1,11 @@
-"""The draft's vocabulary: the verifier's tokens that its answers use most, by speculators' own mapping."""
+"""The draft's vocabulary: the verifier's tokens that its answers use most, by speculators' own mapping.
+
+Beside them the kept ones: markers of thoughts and tool calls are too rare to be counted in, and a draft that cannot say
+them breaks off at every one.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +36,22 @@ def count_tokens(shards: Iterable[Path], samples: set[int]) -> Counter[int]:
     return counts
 
 
-def build_vocabulary(counts: Counter[int], draft_vocab_size: int, vocab_size: int) -> Vocabulary:
-    """The most frequent `draft_vocab_size` tokens; ValueError when there is nothing to count."""
+def build_vocabulary(
+    counts: Counter[int], draft_vocab_size: int, vocab_size: int, kept: Collection[int] = ()
+) -> Vocabulary:
+    """`draft_vocab_size` tokens: those in `kept`, then the most frequent. ValueError when there is nothing to count."""
     total = sum(counts.values())
     if total == 0:
         raise ValueError("no supervised token in the training split; look at the extract step's accounting")
     if draft_vocab_size == vocab_size:
         return Vocabulary(None, None, 1.0, total)
-    d2t, t2d = build_vocab_mappings_from_distribution(dict(counts), draft_vocab_size, vocab_size)
+    if len(set(kept)) > draft_vocab_size:
+        raise ValueError(
+            f"verifier.kept_tokens: {len(set(kept))} tokens do not fit draft.draft_vocab_size {draft_vocab_size}; give "
+            "fewer or raise it"
+        )
+    ranked = dict(counts) | dict.fromkeys(kept, total + 1)  # before every other
+    d2t, t2d = build_vocab_mappings_from_distribution(ranked, draft_vocab_size, vocab_size)
     covered = sum(n for token, n in counts.items() if t2d[token])
     return Vocabulary(d2t, t2d, covered / total, total)
 

@@ -90,7 +90,7 @@ class DraftConfig:
     head_dim: int = MISSING  # with mla: qk_nope_head_dim + qk_rope_head_dim
     mla: MlaConfig | None = None  # None: a Llama layer
     draft_vocab_size: int = MISSING  # rows of the draft's lm_head; at most the verifier's vocabulary
-    rope_theta: float = MISSING
+    rope_theta: float | None = MISSING  # None: the verifier's rope, scaling included
     rope_scaling: dict[str, Any] | None = None
     rms_norm_eps: float = 1e-5
     max_position_embeddings: int = MISSING  # tokens
@@ -144,6 +144,7 @@ class EngineConfig:
     start_timeout_s: int = runtime(3600)
     env: dict[str, str] = runtime(factory=dict)  # set before vLLM is imported in the actor
     extra: dict[str, Any] = runtime(factory=dict)  # more AsyncEngineArgs by name
+    speculative: dict[str, Any] = runtime(factory=dict)  # more keys of vLLM's speculative_config, with a draft
 
 
 @dataclass

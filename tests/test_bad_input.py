@@ -8,9 +8,12 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.tiny import use_tiktoken
+from tests.tiny_draft import rewrite_tensors
 from tests.tiny_run import overrides, run, write_prompts_file
 from workflows import cluster
 from workflows.errors import ConfigError
@@ -61,10 +64,19 @@ def has(message: str, *parts: str) -> None:
         ("~prompts.evals.asked", ["prompts.evals: empty", "choose prompts=bundled"]),
         ("verifier.source=/no/such/folder", ["verifier.source: there is no folder", "Give a checkpoint folder"]),
         ("verifier.source=bundled:other", ["verifier.source: no bundled verifier 'other'", "bundled:smollm2"]),
+        (
+            "verifier.kept_tokens=['<|im_ende|>']",
+            ["verifier.kept_tokens: '<|im_ende|>' is no added", "Did you mean '<|im_end|>'", "'<|endoftext|>'"],
+        ),
     ],
 )
 def test_a_bad_key_is_refused(override: str, parts: list[str], tiny_llama: Path, tmp_path: Path) -> None:
     has(refused(tmp_path, tiny_llama, override), *parts)
+
+
+def test_ranks_that_cannot_split_the_heads_are_refused(tiny_llama: Path, tmp_path: Path) -> None:
+    message = refused(tmp_path, tiny_llama, "engine=vllm_cpu", "engine.tensor_parallel_size=3")
+    has(message, "engine.tensor_parallel_size: 3", "the verifier's 2 attention heads", "give one of 1, 2")
 
 
 def cut(folder: Path) -> None:
@@ -84,9 +96,32 @@ def no_template(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
 
 
+def quantized(folder: Path) -> None:
+    def pack(tensors: dict[str, Any]) -> None:
+        tensors["lm_head.weight_packed"] = tensors.pop("lm_head.weight").int()
+
+    rewrite_tensors(folder, pack)
+
+
+def config(**changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+KIMI = "KimiK25ForConditionalGeneration"
+
+
 @pytest.mark.parametrize(
     ("damage", "parts"),
     [
+        (quantized, ["quantized lm_head", "The draft's targets", "quantization_config ignores lm_head"]),
+        (config(architectures=[KIMI]), ["no integer media_placeholder_token_id", "Add ", ": 163605"]),
+        (config(model_type="condor"), ["model_type 'condor'", "Use a checkpoint in a native format"]),
+        (lambda f: use_tiktoken(f, None), ["has tiktoken.model and no tokenizer.json", "Copy tokenizer_config.json"]),
+        (lambda f: use_tiktoken(f, code=False), ["lacks tokenization_kimi.py", "Copy the *.py files"]),
         (lambda f: (f / "model.safetensors").unlink(), ["holds no *.safetensors weights", "Point it at a complete"]),
         (lambda f: (f / "tokenizer.json").unlink(), ["holds no tokenizer", "Copy the tokenizer files"]),
         (lambda f: (f / "config.json").unlink(), ["has no config.json", "Give a Hugging Face checkpoint folder"]),
@@ -104,6 +139,14 @@ def test_a_verifier_folder_that_is_not_whole_is_refused(
     shutil.copytree(tiny_llama, tmp_path / "verifier")
     damage(tmp_path / "verifier")
     has(refused(tmp_path, tmp_path / "verifier"), "verifier.source: ", *parts)
+
+
+def test_a_checkpoints_own_tokenizer_code_is_refused_unasked(tiny_llama: Path, tmp_path: Path) -> None:
+    use_tiktoken(Path(shutil.copytree(tiny_llama, tmp_path / "verifier")))
+    message = refused(tmp_path, tmp_path / "verifier")
+    has(
+        message, "verifier.trust_remote_code: false", "verifier/tokenization_kimi.py", "verifier.trust_remote_code=true"
+    )
 
 
 def test_prompts_that_leave_nothing_are_refused(tiny_llama: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from workflows.config import ConfigError, load, register, validate
 CONF = Path(__file__).parents[1] / "conf"
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 OPTIONS = sorted(f"{f.parent.name}={f.stem}" for f in CONF.glob("*/*.yaml") if f.parent.name != "experiment")
-SMOLLM2 = Verifier("/models/smollm2", "0" * 16, 576, 30, 49152, 8192, "LlamaForCausalLM")
+SMOLLM2 = Verifier("/models/smollm2", "0" * 16, 576, 30, 49152, 8192, "LlamaForCausalLM", 9, 1e-5)
 
 
 def composed(*overrides: str) -> EyrieConfig:

@@ -22,9 +22,14 @@ PURE = [
     "workflows/runner.py",
     "workflows/step.py",
     "workflows/tables.py",
+    "workflows/verifier_checks.py",
+    "actors/checkpoint_folder.py",
     "actors/engine.py",
     "actors/shards.py",
+    "actors/tokenizer_files.py",
     "actors/verifier.py",
+    "actors/verifier_tensors.py",
+    "actors/vllm_args.py",
     "conf/schema.py",
 ]
 HEAVY = {"ray", "vllm", "torch", "transformers", "speculators"}
@@ -73,7 +78,9 @@ def test_pure_modules_import_nothing_heavy(file: str) -> None:
     assert not imported(ROOT / file) & HEAVY
 
 
-@pytest.mark.parametrize("module", ["workflows.runner", "workflows.cli", "workflows.report", "actors.shards"])
+@pytest.mark.parametrize(
+    "module", ["workflows.runner", "workflows.cli", "workflows.report", "actors.shards", "actors.vllm_args"]
+)
 def test_pure_modules_pull_in_nothing_heavy_through_others(module: str) -> None:
     code = f"import sys, {module}; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -6,6 +6,7 @@ write. Same arguments, same bytes. The weights are drawn wide enough that greedy
 
 import json
 from pathlib import Path
+from typing import Any
 
 HEAD_DIM = 64
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # ids 0 unk, 1 bos, 2 eos = pad: as in SmolLM2
@@ -15,6 +16,7 @@ CHAT_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+KIMI_MAP = {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]}
 CORPUS = """You are a helpful AI assistant. system user assistant What is the capital of France? Please write a short
 story about an eagle that builds its nest above the river valley. Explain how a bridge carries weight,
 step by step, and give three reasons why tests should fail when behaviour is wrong. Complete the
@@ -97,4 +99,17 @@ def write_tiny_tokenizer(folder: Path, *, vocab: int = 512) -> Path:
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     file.write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
+def use_tiktoken(folder: Path, auto_map: Any = KIMI_MAP, *, code: bool = True) -> Path:
+    """Replace the tokenizer in `folder` by files as Kimi has them: tiktoken.model, and Python that reads it."""
+    (folder / "tokenizer.json").unlink()
+    (folder / "tiktoken.model").write_text("IQ== 0\n")
+    if code:
+        (folder / "tokenization_kimi.py").write_text("raise RuntimeError('it ran')\n")
+    config: dict[str, Any] = {"added_tokens_decoder": {"500": {"content": "<think>"}, "7": {"content": "[EOS]"}}}
+    if auto_map is not None:
+        config["auto_map"] = auto_map
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder

@@ -1,11 +1,12 @@
 """A tiny EAGLE-3 draft for tests, built and saved by speculators itself, as the train step leaves it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from actors.verifier import read_verifier
-from conf.schema import DraftConfig
+from conf.schema import DraftConfig, Naming
 
 TINY_DRAFT = DraftConfig(
     aux_layers=[1, 2, 3],
@@ -17,6 +18,7 @@ TINY_DRAFT = DraftConfig(
     rope_theta=10000.0,
     max_position_embeddings=1024,
 )
+PUBLISHED = {"norm_before_residual": False, "norm_before_fc": False, "norm_output": False}  # as AQ-MedAI's drafts
 
 
 def write_tiny_draft(folder: Path, verifier: Path, **changes: Any) -> DraftConfig:
@@ -54,3 +56,40 @@ def rewrite_tensors(folder: Path, change: Any) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_published_draft(folder: Path, verifier: Path, **changes: Any) -> DraftConfig:
+    """Write folder/source, as the train step would, and folder/published: the same draft in AQ-MedAI's form.
+
+    Its lm_head is not the verifier's rows. Its aux layers are in eagle_config only, flags that are false are left out,
+    there is no t2d and no embedding.
+    """
+    from actors.draft_formats import write_flat
+
+    cfg = write_tiny_draft(folder / "source", verifier, **{**PUBLISHED, **changes})
+    give_own_head(folder / "source")
+    out = folder / "published"
+    write_flat(folder / "source", read_verifier(verifier), out, Naming.midlayer, 3)
+    nested = {"eagle_aux_hidden_state_layer_ids": cfg.aux_layers, "use_aux_hidden_state": True}
+    gone = ("eagle_aux_hidden_state_layer_ids", "rope_parameters", "num_speculative_tokens", "fc_norm", *PUBLISHED)
+    edit_config(out, eagle_config=nested, **dict.fromkeys(gone))
+    rewrite_tensors(out, lambda tensors: tensors.pop("t2d"))
+    return cfg
+
+
+def give_own_head(folder: Path) -> None:
+    """Replace lm_head, which speculators fills with the verifier's rows, by other numbers; the same every time."""
+    import torch
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        head = tensors["lm_head.weight"]
+        head.copy_(torch.randn(head.shape, generator=torch.Generator().manual_seed(5)) * 0.1)
+
+    rewrite_tensors(folder, change)
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Set keys of config.json; None removes one."""
+    config = json.loads((folder / "config.json").read_text()) | changes
+    config = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))

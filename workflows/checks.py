@@ -18,6 +18,7 @@ from conf.schema import (
     SourceConfig,
     TrainConfig,
 )
+from workflows.verifier_checks import kept_problems, rank_problems, tokenizer_problems
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # becomes a file name
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -82,14 +83,17 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "cluster.wait_s": cfg.cluster.wait_s,
     }
     above_0 = {
-        "draft.rope_theta": cfg.draft.rope_theta,
         "draft.rms_norm_eps": cfg.draft.rms_norm_eps,
         "train.lr": cfg.train.lr,
         "train.ttt_step_loss_decay": cfg.train.ttt_step_loss_decay,
         "train.num_cpus_per_worker": cfg.train.num_cpus_per_worker,
         "train.log_every_s": cfg.train.log_every_s,
     }
-    nullable = {"train.muon_lr": cfg.train.muon_lr, "engine.kv_cache_gib": cfg.engine.kv_cache_gib}
+    nullable = {
+        "draft.rope_theta": cfg.draft.rope_theta,
+        "train.muon_lr": cfg.train.muon_lr,
+        "engine.kv_cache_gib": cfg.engine.kv_cache_gib,
+    }
     above_0 |= {key: value for key, value in nullable.items() if value is not None}
     yield from (f"{key}: {value} is too small; give 1 or more" for key, value in at_least_1.items() if not value >= 1)
     yield from (f"{key}: {value} is negative; give 0 or more" for key, value in at_least_0.items() if not value >= 0)
@@ -254,3 +258,6 @@ def _against_verifier(cfg: EyrieConfig, verifier: Verifier) -> Iterator[str]:
             f"engine.max_model_len: {cfg.engine.max_model_len} is more than the verifier's "
             f"{verifier.max_position_embeddings} positions; lower it"
         )
+    yield from tokenizer_problems(cfg, verifier)
+    yield from rank_problems(cfg, verifier)
+    yield from kept_problems(cfg, verifier)

@@ -47,14 +47,14 @@ class Session:
         self._alone()
         from actors.shard_pool import run_pool
 
-        return run_pool(spec, job, todo, cfg, name)
+        return run_pool(spec, job, todo, cfg, name, self._cfg.wait_s)
 
     def fit(self, job: TrainJob) -> None:
         """A draft through Ray Train's workers."""
         self._alone()
         from actors.training import fit
 
-        fit(job)
+        fit(job, self._cfg.wait_s)
 
     def close(self) -> None:
         if self._pool:

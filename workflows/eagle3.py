@@ -11,7 +11,7 @@ from pathlib import Path
 
 from actors.verifier import Verifier
 from conf.schema import ExtractMode, EyrieConfig
-from workflows import cli, config, report, runner
+from workflows import cli, config, draft_source, refusals, report, runner
 from workflows.cluster import Session, session
 from workflows.errors import users_mistake
 from workflows.prompt_sources import prompts_identity
@@ -21,6 +21,7 @@ from workflows.steps.convert import convert
 from workflows.steps.extract import extract, generate
 from workflows.steps.prompts import prompts
 from workflows.steps.train import train
+from workflows.verifier_rope import with_verifier_rope
 from workflows.verifier_source import resolve_verifier
 
 
@@ -30,6 +31,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
     model = {"verifier": verifier.fingerprint}
     dtype = {"engine.kind": cfg.engine.kind, "engine.dtype": cfg.engine.dtype}
     tokens = {"prompts.max_turns": cfg.prompts.max_turns}
+    start, reference = draft_source.init_from(cfg, verifier), draft_source.reference_draft(cfg, verifier)
 
     p = Step(
         "prompts",
@@ -69,10 +71,20 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
     )
     t = Step(
         "train",
-        {"train": cfg.train, "draft": cfg.draft},
+        {"train": cfg.train, "draft": cfg.draft, "kept_tokens": cfg.verifier.kept_tokens},
         (p, e),
-        lambda ins, out: train(cfg.train, cfg.draft, verifier, ins["prompts"], ins["extract"], ray.fit, out),
-        inputs=model,
+        lambda ins, out: train(
+            cfg.train,
+            cfg.draft,
+            verifier,
+            cfg.verifier.kept_tokens,
+            start.folder if start else None,
+            ins["prompts"],
+            ins["extract"],
+            ray.fit,
+            out,
+        ),
+        inputs=model | draft_source.inputs(init_from=start),
     )
     k = cfg.benchmark.num_speculative_tokens
     c = Step(
@@ -89,9 +101,17 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
         {"benchmark": cfg.benchmark, **dtype},
         (p, c),
         lambda ins, out: benchmark(
-            cfg.benchmark, cfg.engine, verifier, trust, ins["convert"], ins["prompts"], ray, out
+            cfg.benchmark,
+            cfg.engine,
+            verifier,
+            trust,
+            ins["convert"],
+            reference.folder if reference else None,
+            ins["prompts"],
+            ray,
+            out,
         ),
-        inputs=model,
+        inputs=model | draft_source.inputs(reference_draft=reference),
     )
     return [p, e, t, c, b] if fused else [p, g, e, t, c, b]
 
@@ -105,6 +125,8 @@ def run_workflow(cfg: EyrieConfig) -> None:
     with users_mistake():
         verifier = resolve_verifier(cfg.verifier, root)
     config.validate(cfg, verifier)
+    refusals.refuse(cfg, verifier)
+    cfg = with_verifier_rope(cfg, verifier)
     with session(cfg.cluster) as ray:
         with users_mistake():
             steps = build_steps(cfg, verifier, ray)

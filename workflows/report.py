@@ -10,6 +10,7 @@ from actors.commit import replace_atomically
 from actors.verifier import Verifier
 from conf.schema import EyrieConfig
 from workflows.artifact import Record
+from workflows.benchmark_report import measured_sets, sentences
 from workflows.fingerprint import SHORT
 from workflows.tables import markdown, plain
 
@@ -64,8 +65,8 @@ def _step(record: Record) -> dict[str, Any]:
     """Counts and rate of a step; no rate when it was resumed, as `seconds` is then only the last attempt's."""
     account = record.accounting
     if record.step == "benchmark":
-        samples = sum(one["prompts"] for one in account["sets"].values())
-        tokens = sum(one["output_tokens"] for one in account["sets"].values())
+        samples = sum(one["prompts"] for _, one in measured_sets(account))
+        tokens = sum(one["output_tokens"] for _, one in measured_sets(account))
     else:
         samples = _first(account, "samples", "used")
         tokens = _first(account, "tokens", "rows", "output_tokens")
@@ -130,7 +131,7 @@ def _tables(report: Report) -> list[Table]:
                 _number(one["acceptance_length"], 3),
                 " ".join(_number(rate, 3) for rate in one["acceptance_per_position"]),
             ]
-            for name, one in report["benchmark"]["sets"].items()
+            for name, one in measured_sets(report["benchmark"])
         ]
         tables.append((["evaluation set", "prompts", "tokens", "acceptance length", "acceptance per position"], sets))
     return tables
@@ -147,11 +148,10 @@ def _sentences(report: Report) -> list[str]:
         shown = " ".join(f"{key} {_number(value, 3)}" for key, value in account.get("val", {}).items())
         steps, shown = account["steps"], shown or "none"
         lines.append(f"train: {steps} steps, draft vocabulary covers {coverage} of the tokens; validation {shown}")
-    if speed := report.get("benchmark", {}).get("speed"):
-        plain_rate, draft_rate = _number(speed["tokens_per_s_plain"], 1), _number(speed["tokens_per_s_draft"], 1)
-        lines.append(
-            f"speed at batch 1: {plain_rate} tokens/s without the draft, {draft_rate} with it: {speed['speedup']:.2f}x"
-        )
+        if account.get("init_from"):
+            lines.append(f"train: went on from the draft {account['init_from']}, in its vocabulary")
+    if "benchmark" in report:
+        lines += sentences(report["benchmark"])
     return lines
 
 

@@ -29,7 +29,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"head_dim": 32, "attention_bias": True, "rms_norm_eps": 1e-6},
     {"rope_theta": 5e4, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0}},
 ]
-KIMI = Verifier("kimi", "0", 7168, 61, 163840, 262144, "KimiK25ForConditionalGeneration")
+KIMI = Verifier("kimi", "0", 7168, 61, 163840, 262144, "KimiK25ForConditionalGeneration", 64, 1e-5)
 KIMI_DRAFT = DraftConfig(
     aux_layers=[2, 30, 58],
     intermediate_size=18432,

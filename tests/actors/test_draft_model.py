@@ -1,5 +1,7 @@
 """The draft that is trained has the configured shape and flags, and the verifier's parts of it are frozen."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from actors.draft_model import build_draft
 from actors.draft_shapes import compare, differences, expected_shapes
 from actors.verifier import read_verifier
 from actors.vocabulary import Vocabulary
+from conf.schema import MlaConfig
 from tests.tiny_draft import TINY_DRAFT
 
 LOSS = resolve_loss_config("kl_div", "eager")
@@ -95,6 +98,21 @@ def test_exactly_the_verifiers_parameters_are_frozen_and_equal_to_its_own(tiny_l
     for head in ("lm_head.weight", "verifier_lm_head.weight"):
         assert torch.equal(frozen[head], verifier["lm_head.weight"].float()[CHOSEN])
     assert torch.equal(frozen["verifier_norm.weight"], verifier["model.norm.weight"].float())
+
+
+@pytest.mark.parametrize("mla", [None, MlaConfig(32, 64, 32, 32, 32)])
+def test_the_norm_behind_the_targets_has_the_verifiers_epsilon(
+    mla: MlaConfig | None, tiny_llama: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "verifier"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    heads = {"num_key_value_heads": 4, "norm_before_fc": False} if mla else {}
+    model = build(folder, mla=mla, rms_norm_eps=1e-6, **heads)
+    states = torch.randn(3, 128)
+    expected = states / (states.pow(2).mean(-1, keepdim=True) + 0.5).sqrt() * model.verifier_norm.weight
+    assert torch.allclose(model.verifier_norm(states), expected, atol=1e-5)
+    assert model.norm.variance_epsilon == 1e-6
 
 
 def test_the_seed_decides_the_weights(tiny_llama: Path) -> None:

@@ -25,6 +25,7 @@ def test_reads_the_shape(folder: Path) -> None:
     verifier = read_verifier(folder)
     assert (verifier.hidden_size, verifier.num_layers, verifier.vocab_size) == (128, 4, 512)
     assert (verifier.max_position_embeddings, verifier.architecture) == (1024, "LlamaForCausalLM")
+    assert (verifier.num_attention_heads, verifier.rms_norm_eps) == (2, 1e-6)
     assert verifier.last_layer == 4
     assert Path(verifier.path) == folder.resolve()
 
@@ -32,9 +33,11 @@ def test_reads_the_shape(folder: Path) -> None:
 def test_reads_a_nested_text_config(folder: Path) -> None:
     text = json.loads((folder / "config.json").read_text())
     outer = {"architectures": ["KimiK25ForConditionalGeneration"], "hidden_size": 7, "text_config": text}
+    outer |= {"media_placeholder_token_id": 500, "num_attention_heads": 7, "rms_norm_eps": 7}
     (folder / "config.json").write_text(json.dumps(outer))
     verifier = read_verifier(folder)
     assert (verifier.hidden_size, verifier.num_layers) == (128, 4)
+    assert (verifier.num_attention_heads, verifier.rms_norm_eps) == (2, 1e-6)
     assert verifier.architecture == "KimiK25ForConditionalGeneration"
 
 
@@ -61,6 +64,19 @@ def test_names_a_key_that_the_config_lacks(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="num_hidden_layers"):
         read_verifier(folder)
+
+
+@pytest.mark.parametrize("value", [{}, {"media_placeholder_token_id": None}, {"media_placeholder_token_id": "163605"}])
+def test_a_kimi_without_the_token_that_vllm_reads_is_refused_with_the_value_to_add(
+    value: dict[str, object], folder: Path
+) -> None:
+    edit_config(folder, architectures=["KimiK25ForConditionalGeneration"], **value)
+    with pytest.raises(
+        ValueError, match=r'verifier\.source: .*no integer media_.*Add "media_placeholder_token_id": 163605'
+    ):
+        read_verifier(folder)
+    edit_config(folder, media_placeholder_token_id=500)
+    read_verifier(folder)
 
 
 def test_fingerprint_is_of_the_content_not_the_place(tiny_llama: Path, folder: Path) -> None:

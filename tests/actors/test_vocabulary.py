@@ -34,6 +34,21 @@ def test_fewer_tokens_than_rows_are_all_covered_and_the_rest_is_filled_without_r
     assert found.t2d is not None and found.t2d.nonzero().flatten().tolist() == targets(found)
 
 
+def test_kept_tokens_are_in_it_whatever_their_count_and_coverage_counts_what_was_said() -> None:
+    found = build_vocabulary(COUNTS, 3, 100, kept=[12, 99])
+    assert targets(found) == [7, 12, 99]
+    assert found.t2d is not None and found.t2d.nonzero().flatten().tolist() == [7, 12, 99]
+    assert found.coverage == pytest.approx(0.54) and found.counted == 100
+    assert targets(build_vocabulary(COUNTS, 3, 100, kept=[7, 7])) == [3, 7, 90]  # it is there anyway
+    assert targets(build_vocabulary(COUNTS, 2, 100, kept=[99, 98])) == [98, 99]
+    assert build_vocabulary(COUNTS, 100, 100, kept=[99]) == Vocabulary(None, None, 1.0, 100)
+
+
+def test_more_kept_tokens_than_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"verifier\.kept_tokens: 3 tokens.*draft\.draft_vocab_size 2; give fewer"):
+        build_vocabulary(COUNTS, 2, 100, kept=[1, 2, 3])
+
+
 def test_the_full_vocabulary_needs_no_mapping() -> None:
     assert build_vocabulary(COUNTS, 100, 100) == Vocabulary(None, None, 1.0, 100)
 

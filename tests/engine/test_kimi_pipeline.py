@@ -38,7 +38,6 @@ TINY = [
     "draft.rope_scaling.factor=4.0",
     "draft.rope_scaling.original_max_position_embeddings=256",
     "draft.max_position_embeddings=1024",
-    "+engine.extra.language_model_only=true",
     "verifier.kept_tokens=['<|im_end|>']",
     "engine.dtype=float32",
     "engine.max_model_len=512",

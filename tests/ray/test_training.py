@@ -20,13 +20,14 @@ from safetensors.torch import load_file
 from actors import training
 from actors.capture import Job, run_shard
 from actors.checkpoints import load_newest
+from actors.draft_formats import write_flat
 from actors.engine import EngineSpec, Sampling
 from actors.fake_engine import FakeEngine
 from actors.shards import ShardMeta
 from actors.train_job import TrainJob
 from actors.verifier import read_verifier
-from conf.schema import EngineConfig, EngineKind, TrainConfig
-from tests.tiny_draft import TINY_DRAFT
+from conf.schema import EngineConfig, EngineKind, Naming, TrainConfig
+from tests.tiny_draft import TINY_DRAFT, rewrite_tensors, write_tiny_draft
 
 CFG = TrainConfig(
     epochs=2,
@@ -97,6 +98,7 @@ def test_a_run_whose_worker_died_continues_from_its_checkpoint_to_the_same_weigh
     monkeypatch.setattr(training, "worker", dies_after_its_first_checkpoint)
     training.fit(replace(job, out=str(tmp_path)))
     wanted, found = metrics(whole), metrics(tmp_path)
+    assert wanted.pop("tokens_per_s") > 0 and found.pop("tokens_per_s") > 0
     assert int((tmp_path / "died").read_text()) * 2 == found["steps"] == wanted["steps"] > 2
     assert [entry["epoch"] for entry in found["history"]] == [0, 1]
     for one, other in zip(found["history"], wanted["history"], strict=True):
@@ -116,7 +118,7 @@ def test_a_run_that_ended_before_its_draft_was_saved_does_not_train_again(
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "checkpoints").rglob("*")}
     training.fit(replace(job, out=str(tmp_path)))
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "checkpoints").rglob("*")} == before
-    assert metrics(tmp_path) == metrics(whole)
+    assert metrics(tmp_path) == metrics(whole) | {"tokens_per_s": None}
     wanted, found = (load_file(folder / "draft" / "model.safetensors") for folder in (whole, tmp_path))
     assert wanted.keys() == found.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
@@ -129,3 +131,30 @@ def test_training_learns_and_leaves_a_bf16_draft_and_its_metrics(job: TrainJob, 
     tensors = load_file(whole / "draft" / "model.safetensors")
     assert {t.dtype for t in tensors.values() if t.is_floating_point()} == {torch.bfloat16}
     assert not list(whole.glob(".tmp-*")) and not (whole / "unused").exists()
+
+
+def test_training_starts_from_a_published_draft_and_resumes_from_its_own_checkpoint(
+    job: TrainJob, tmp_path: Path
+) -> None:
+    """A learning rate of nearly nothing leaves the weights as they began; what a checkpoint holds wins over them."""
+    served, start = Path(job.verifier.path), tmp_path / "published"
+    write_tiny_draft(tmp_path / "source", served)
+    rewrite_tensors(tmp_path / "source", lambda tensors: tensors["lm_head.weight"].neg_())
+    write_flat(tmp_path / "source", job.verifier, start, Naming.midlayer, 3)
+    out, cfg = tmp_path / "out", replace(job.cfg, lr=1e-12, epochs=1)
+    out.mkdir()
+    begun = replace(job, cfg=cfg, init_from=str(start), out=str(out))
+    training.fit(begun)
+    wanted, found = (load_file(folder / "model.safetensors") for folder in (tmp_path / "source", out / "draft"))
+    assert wanted.keys() == found.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert 0 < metrics(out)["vocab_coverage"] < 0.5  # every eighth token, not the most frequent ones
+
+    (checkpoint,) = (out / "checkpoints").glob("*/state.pt")
+    state = torch.load(checkpoint, weights_only=True)
+    state["trainable"]["fc.weight"].fill_(0.25)
+    torch.save(state, checkpoint)
+    shutil.rmtree(out / "draft")
+    training.fit(begun)
+    found = load_file(out / "draft" / "model.safetensors")
+    assert torch.equal(found["fc.weight"], torch.full_like(wanted["fc.weight"], 0.25))
+    assert torch.equal(found["lm_head.weight"], wanted["lm_head.weight"])

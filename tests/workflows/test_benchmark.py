@@ -13,7 +13,7 @@ from actors.engine import Completion, DraftSpec, EngineSpec, Sampling
 from actors.verifier import read_verifier
 from conf.schema import BenchmarkConfig, EngineConfig, EngineKind, Naming
 from tests.local_engine import LocalEngines, LocalHandle
-from tests.tiny_draft import write_tiny_draft
+from tests.tiny_draft import write_published_draft, write_tiny_draft
 from workflows.prompt_table import PromptRow, write_prompts
 from workflows.steps.benchmark import benchmark
 
@@ -46,7 +46,12 @@ def conversation(name: str, i: int) -> list[dict[str, str]]:
 
 
 def run(
-    folder: Path, verifier: Path, engines: LocalEngines, cfg: BenchmarkConfig = CFG, **engine: Any
+    folder: Path,
+    verifier: Path,
+    engines: LocalEngines,
+    cfg: BenchmarkConfig = CFG,
+    reference: Path | None = None,
+    **engine: Any,
 ) -> dict[str, Any]:
     return benchmark(
         cfg,
@@ -54,6 +59,7 @@ def run(
         read_verifier(verifier),
         False,
         folder / "convert",
+        reference,
         folder / "prompts",
         engines,
         folder / "out",
@@ -208,3 +214,62 @@ def test_nothing_to_measure_on_is_an_error(inputs: Path, tiny_llama: Path) -> No
         file.unlink()
     with pytest.raises(ValueError, match="prompts.evals: no evaluation set"):
         run(inputs, tiny_llama, LocalEngines())
+
+
+@pytest.fixture
+def reference(inputs: Path, tiny_llama: Path) -> Path:
+    """A published draft, as its authors left it."""
+    write_published_draft(inputs / "theirs", tiny_llama)
+    return inputs / "theirs" / "published"
+
+
+def test_a_reference_is_measured_on_the_same_prompts_after_ours(
+    inputs: Path, tiny_llama: Path, reference: Path
+) -> None:
+    """The next engine starts while acceptance is measured, never while speed is."""
+    Recording.seen.clear()
+    engines = LocalEngines(Recording)
+    run(inputs, tiny_llama, engines, reference=reference)
+    ours, theirs = DraftSpec(str(inputs / "convert" / "flat"), 2), DraftSpec(str(inputs / "out" / "reference"), 2)
+    assert [spec.draft for _, spec in engines.started] == [ours, theirs, None]
+    assert [spec.draft for _, spec in engines.prepared] == [theirs, None]
+    with_ours, with_theirs, plain = Recording.seen[:4], Recording.seen[4:8], Recording.seen[8:]
+    assert with_theirs == with_ours and all(drafting for drafting, *_ in with_ours)
+    assert [asked[1:] for asked in plain] == [asked[1:] for asked in with_ours[:2]]
+    assert not any(drafting for drafting, *_ in plain)
+
+
+def test_numbers_of_a_reference_are_its_own_and_ours_are_as_without_it(
+    inputs: Path, tiny_llama: Path, reference: Path
+) -> None:
+    slow = {"extra": {"seconds_per_token": 0.005}}
+    result = run(inputs, tiny_llama, LocalEngines(), reference=reference, **slow)
+    assert json.loads((inputs / "out" / "benchmark.json").read_text()) == result
+    found = result["reference"]
+    assert found["path"] == str(reference)
+    (inputs / "swapped" / "convert").mkdir(parents=True)
+    for source, link in ((inputs / "out" / "reference", "convert/flat"), (inputs / "prompts", "prompts")):
+        (inputs / "swapped" / link).symlink_to(source)
+    (inputs / "swapped" / "out").mkdir()
+    alone, without = run(inputs / "swapped", tiny_llama, LocalEngines()), run(inputs, tiny_llama, LocalEngines())
+    for name in SETS:
+        for one, other in ((found["sets"], alone["sets"]), (result["sets"], without["sets"])):
+            assert one[name] | {"seconds": 0} == other[name] | {"seconds": 0}
+    assert found["sets"]["code"]["accepted"] != result["sets"]["code"]["accepted"]
+    assert found["speed"]["tokens_per_s_plain"] == result["speed"]["tokens_per_s_plain"]
+    assert found["speed"]["speedup"] == found["speed"]["tokens_per_s_draft"] / found["speed"]["tokens_per_s_plain"] > 1
+    assert found["speed"]["tokens_per_s_draft"] != result["speed"]["tokens_per_s_draft"]
+    assert "reference" not in without
+
+
+def test_a_fault_of_the_reference_says_whose_it_is(inputs: Path, tiny_llama: Path, reference: Path) -> None:
+    class Idle(LocalHandle):
+        """Never uses the reference."""
+
+        def counters(self) -> Any:
+            counters = super().counters()
+            return type(counters)() if self.spec.draft and self.spec.draft.path.endswith("reference") else counters
+
+    with pytest.raises(RuntimeError, match=r"set code \(reference\): the engine drafted nothing"):
+        run(inputs, tiny_llama, LocalEngines(Idle), reference=reference)
+    assert not (inputs / "out" / "benchmark.json").exists()

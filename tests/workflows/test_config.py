@@ -15,7 +15,16 @@ from workflows.config import IN_JOB, ConfigError, load, register, validate
 
 ROOT = Path(__file__).parents[2]
 VERIFIER = Verifier(
-    "/v", "0" * 16, 576, num_layers=30, vocab_size=49152, max_position_embeddings=8192, architecture="L"
+    path="/v",
+    fingerprint="0" * 16,
+    hidden_size=576,
+    num_layers=30,
+    vocab_size=49152,
+    max_position_embeddings=8192,
+    architecture="L",
+    num_attention_heads=9,
+    rms_norm_eps=1e-5,
+    added_tokens={"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2},
 )
 MAIN = """
 from workflows.cli import launch
@@ -92,7 +101,7 @@ def base() -> DictConfig:
         (["prompts.max_turns=4"], r"engine\.max_model_len: 1024.*512 \+ 2 are 1026"),
         (["benchmark.max_new_tokens=508"], r"engine\.max_model_len: 1024.*benchmark needs.*1025"),
         (["engine.max_model_len=8193"], r"engine\.max_model_len: 8193.*8192 positions"),
-        (["engine.num_gpus=8", "engine.tensor_parallel_size=4"], r"engine\.num_gpus: 8 GPUs.*size 4"),
+        (["engine.num_gpus=8", "engine.tensor_parallel_size=3"], r"engine\.num_gpus: 8 GPUs.*size 3"),
         (["engine.kv_cache_gib=null"], r"engine\.kv_cache_gib: no value.*CPU"),
         (["engine.dtype=bf16"], r"engine\.dtype: 'bf16'.*bfloat16"),
         (["engine.transfer_dir=shm"], r"engine\.transfer_dir: shm is relative"),
@@ -112,7 +121,7 @@ def test_one_mistake_is_one_message_that_names_the_key(base: DictConfig, overrid
         ["engine.max_model_len=8192", "prompts.val_fraction=0"],
         ["engine.max_model_len=645"],
         ["train.num_workers=2", "train.batch_tokens=1024", "extract.workers.max=8"],
-        ["engine=vllm_gpu", "engine.tensor_parallel_size=8"],
+        ["engine=vllm_gpu", "engine.tensor_parallel_size=3"],
         ["engine=fake", "train.use_gpu=true"],
         ["draft.norm_before_fc=false", "draft.fc_norm=true"],
         ["train.muon_lr=0.02", "prompts.max_prompts=null", "convert.gate_prompts=0"],

@@ -13,7 +13,7 @@ from conf.schema import EyrieConfig
 from workflows.artifact import Record
 from workflows.report import build_report, print_table, write_report
 
-VERIFIER = Verifier("/models/small one", "0123456789abcdef", 576, 30, 49152, 8192, "LlamaForCausalLM")
+VERIFIER = Verifier("/models/small one", "0123456789abcdef", 576, 30, 49152, 8192, "LlamaForCausalLM", 9, 1e-5)
 DROPPED = {"duplicate": 3, "contaminated": 1, "too_long": 6, "empty": 0, "over_limit": 0}
 ACCOUNTS: dict[str, dict[str, Any]] = {
     "prompts": {"read": 100, "used": 90, "train": 80, "val": 10, "dropped": DROPPED, "sources": {}, "evals": {}},
@@ -98,6 +98,31 @@ def test_table_shows_acceptance_of_every_set_and_the_speedup(capsys: pytest.Capt
     assert "human_eval" in text and "0.300 0.150 0.050" in text
     assert "31.0 tokens/s without the draft, 35.0 with it: 1.13x" in text
     assert "covers 98.7%" in text and "loss 1.235" in text
+
+
+def test_a_reference_stands_beside_ours_with_the_difference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ours = ACCOUNTS["benchmark"]
+    lengths = {"mt_bench": 1.5, "human_eval": 1.25}
+    sets = {name: one | {"acceptance_length": lengths[name]} for name, one in ours["sets"].items()}
+    speed = {"tokens_per_s_plain": 31.0, "tokens_per_s_draft": 40.25, "speedup": 1.298}
+    reference = {"path": "/drafts/theirs", "sets": sets, "speed": speed}
+    text = printed(capsys, benchmark=ours | {"reference": reference})
+    lines = [line.split() for line in text.splitlines()]
+    order = [" ".join(line[:2]) for line in lines if line and line[0] in lengths]
+    assert order == ["mt_bench 40", "mt_bench (reference)", "human_eval 20", "human_eval (reference)"]
+    assert ["mt_bench", "(reference)", "40", "4,000", "1.500", "0.214", "0.047", "0.030"] in lines
+    assert "the reference /drafts/theirs: 40.2 tokens/s at batch 1, 1.30x" in text
+    assert "35.0 with it: 1.13x" in text
+    assert "acceptance length, ours less the reference's: mt_bench -0.209, human_eval +0.250" in text
+    report = build_report(config(), records(benchmark=ours | {"reference": reference}), VERIFIER)
+    assert "| human_eval (reference) | 20 | 2,000 | 1.250 |" in write_report(tmp_path, report).read_text()
+    assert report["steps"]["benchmark"]["tokens_per_s"] == 1200.0  # both were answered in its time
+
+
+def test_a_draft_that_training_went_on_from_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "went on from" not in printed(capsys)
+    text = printed(capsys, train=ACCOUNTS["train"] | {"init_from": "/drafts/theirs"})
+    assert "train: went on from the draft /drafts/theirs" in text
 
 
 def test_serve_lines_survive_a_shell_and_name_the_directories() -> None:

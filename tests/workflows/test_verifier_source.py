@@ -1,5 +1,6 @@
 """Where a verifier comes from: a wheel, a folder, the hub's cache; and what is said when it cannot be had."""
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from actors.verifier import read_verifier
 from conf.schema import VerifierConfig
-from tests.tiny import write_tiny_llama
+from tests.tiny import use_tiktoken, write_tiny_llama
 from workflows import smollm2
 from workflows.bundled import wheel_file
 from workflows.verifier_source import resolve_verifier
@@ -36,6 +37,19 @@ def test_a_folder_is_used_where_it_lies(tiny_llama: Path, tmp_path: Path) -> Non
     verifier = resolve_verifier(VerifierConfig(source=str(tiny_llama)), tmp_path)
     assert verifier == read_verifier(tiny_llama)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_line_says_whose_code_runs_when_it_is_allowed_to(
+    tiny_llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = use_tiktoken(Path(shutil.copytree(tiny_llama, tmp_path / "kimi")))
+    with caplog.at_level(logging.INFO):
+        resolve_verifier(VerifierConfig(source=str(tiny_llama), trust_remote_code=True), tmp_path)
+        resolve_verifier(VerifierConfig(source=str(folder)), tmp_path)
+        assert caplog.messages == []
+        resolve_verifier(VerifierConfig(source=str(folder), trust_remote_code=True), tmp_path)
+    (line,) = caplog.messages
+    assert f"runs the Python of {folder / 'tokenization_kimi.py'}" in line and "verifier.trust_remote_code=true" in line
 
 
 def test_a_hub_id_comes_from_the_cache(tiny_llama: Path, hub_cache: Path, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Published drafts to compare with: config.json and the names and shapes of their tensors, as data."""
+"""As data: published drafts to compare with, and the config.json of verifiers that a plan knows without a network."""

@@ -1,38 +1,34 @@
 """Step `benchmark`: acceptance of the draft on each evaluation set, and tokens/s with it and without, in the engine.
 
-Nothing here is estimated: a request that failed, an answer that is empty, or counters that do not add up end the step.
+`benchmark.reference_draft` is measured in the same way on the same prompts. workflows/measure.py says how.
 """
 
 import json
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from actors.acceptance import Acceptance, difference
 from actors.commit import replace_atomically
-from actors.engine import DraftSpec, EngineSpec, Message, Sampling
+from actors.draft_repair import write_repaired
+from actors.engine import DraftSpec, EngineSpec, Message
 from actors.verifier import Verifier
 from conf.schema import BenchmarkConfig, EngineConfig
 from workflows.conversation import first_turn
-from workflows.engines import EngineHandle, Engines, checked
-from workflows.progress import Progress
+from workflows.engines import EngineHandle, Engines
+from workflows.measure import Speed, acceptance, compared, speed
 from workflows.prompt_table import read_prompts
 
 RESULT = "benchmark.json"
 
 
 @dataclass(frozen=True)
-class Speed:
-    """One request after the other, greedy."""
+class Questions:
+    """Rendered prompts: those of each set, and the few that are timed."""
 
-    outputs: list[list[int]]
-    seconds: float
-
-    @property
-    def tokens_per_s(self) -> float:
-        return sum(map(len, self.outputs)) / self.seconds
+    sets: dict[str, list[list[int]]]
+    timed: list[list[int]]
 
 
 def benchmark(
@@ -41,6 +37,7 @@ def benchmark(
     verifier: Verifier,
     trust_remote_code: bool,
     convert_out: Path,
+    reference: Path | None,
     prompts_out: Path,
     engines: Engines,
     out: Path,
@@ -49,35 +46,56 @@ def benchmark(
     if cfg.speed_prompts < 1:
         raise ValueError("benchmark.speed_prompts must be at least 1: the speedup is measured on these prompts.")
     conversations = _read_sets(prompts_out / "eval", cfg.prompts_per_set)
-    plain_spec = EngineSpec(verifier.path, engine, trust_remote_code)
-    draft = DraftSpec(str(convert_out / "flat"), cfg.num_speculative_tokens)
-    draft_spec = EngineSpec(verifier.path, engine, trust_remote_code, draft=draft)
 
-    with engines(draft_spec, name="draft") as handle:
-        sets = {name: handle.render(found) for name, found in conversations.items()}
-        _check_context(cfg, engine, sets)
-        speed_prompts = _interleaved(list(sets.values()))[: cfg.speed_prompts]
-        drafted = _speed(cfg, handle, speed_prompts, "benchmark: with draft")
-        engines.prepare(plain_spec, name="plain")  # its start may slow what follows, but acceptance has no clock
-        measured = {name: _acceptance(cfg, handle, name, found) for name, found in sets.items()}
-    with engines(plain_spec, name="plain") as handle:
-        plain = _speed(cfg, handle, speed_prompts, "benchmark: without draft")
+    def spec(draft: Path | None) -> EngineSpec:
+        speculate = DraftSpec(str(draft), cfg.num_speculative_tokens) if draft else None
+        return EngineSpec(verifier.path, engine, trust_remote_code, draft=speculate)
 
-    equal = sum(a == b for a, b in zip(plain.outputs, drafted.outputs, strict=True))
+    specs = {"draft": spec(convert_out / "flat"), "plain": spec(None)}
+    if reference:
+        write_repaired(reference, verifier, out / "reference")
+        specs["reference"] = spec(out / "reference")
+
+    def ahead(name: str) -> Callable[[], None]:
+        return lambda: engines.prepare(specs[name], name=name)
+
+    with engines(specs["draft"], name="draft") as handle:
+        questions = _render(cfg, engine, handle, conversations)
+        following = ahead("reference" if reference else "plain")
+        drafted, measured = _measure(cfg, handle, questions, "draft", following)
+    if reference:
+        with engines(specs["reference"], name="reference") as handle:
+            others, rival = _measure(cfg, handle, questions, "reference", ahead("plain"))
+    with engines(specs["plain"], name="plain") as handle:
+        plain = speed(cfg, handle, questions.timed, "benchmark: without draft")
+
     result = {
         "sets": measured,
-        "speed": {
-            "prompts": len(speed_prompts),
-            "tokens_per_s_plain": plain.tokens_per_s,
-            "tokens_per_s_draft": drafted.tokens_per_s,
-            "speedup": drafted.tokens_per_s / plain.tokens_per_s,
-            # below 1 where bf16 sums of one and of k + 1 tokens break near ties differently: reported, not required
-            "greedy_equal": equal / len(speed_prompts),
-        },
+        "speed": compared(drafted, plain),
         "num_speculative_tokens": cfg.num_speculative_tokens,
     }
+    if reference:
+        result["reference"] = {"path": str(reference), "sets": rival, "speed": compared(others, plain)}
     replace_atomically(out / RESULT, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _measure(
+    cfg: BenchmarkConfig, handle: EngineHandle, questions: Questions, name: str, ahead: Callable[[], None]
+) -> tuple[Speed, dict[str, Any]]:
+    """Speed with a draft, and its acceptance on each set; `ahead` starts the next engine in the background."""
+    with_draft = speed(cfg, handle, questions.timed, f"benchmark: with {name}")
+    ahead()  # may slow what follows, but acceptance has no clock
+    mark = "" if name == "draft" else f" ({name})"
+    return with_draft, {one: acceptance(cfg, handle, f"{one}{mark}", asked) for one, asked in questions.sets.items()}
+
+
+def _render(
+    cfg: BenchmarkConfig, engine: EngineConfig, handle: EngineHandle, conversations: dict[str, list[list[Message]]]
+) -> Questions:
+    sets = {name: handle.render(found) for name, found in conversations.items()}
+    _check_context(cfg, engine, sets)
+    return Questions(sets, _interleaved(list(sets.values()))[: cfg.speed_prompts])
 
 
 def _read_sets(folder: Path, prompts_per_set: int) -> dict[str, list[list[Message]]]:
@@ -108,40 +126,3 @@ def _check_context(cfg: BenchmarkConfig, engine: EngineConfig, sets: dict[str, l
 def _interleaved(sets: list[list[list[int]]]) -> list[list[int]]:
     """The first prompt of every set, then the second, …: a few of them stand for all sets."""
     return [prompt for prompt in chain.from_iterable(zip_longest(*sets)) if prompt is not None]
-
-
-def _speed(cfg: BenchmarkConfig, handle: EngineHandle, prompts: list[list[int]], what: str) -> Speed:
-    sampling = Sampling(max_new_tokens=cfg.speed_new_tokens)
-    checked(handle.generate(prompts[:1], sampling, concurrency=1), prompts[:1], sampling, f"{what}: warm-up")
-    begin = time.perf_counter()
-    completions = handle.generate(prompts, sampling, concurrency=1)
-    seconds = time.perf_counter() - begin
-    return Speed([c.output_ids for c in checked(completions, prompts, sampling, f"{what}: speed")], seconds)
-
-
-def _acceptance(cfg: BenchmarkConfig, handle: EngineHandle, name: str, prompts: list[list[int]]) -> dict[str, Any]:
-    sampling = Sampling(max_new_tokens=cfg.max_new_tokens)
-    before = handle.counters()
-    begin = time.perf_counter()
-    progress = Progress(f"benchmark: {name}", len(prompts), "prompts")
-    completions = handle.generate(prompts, sampling, concurrency=cfg.concurrency, progress=progress)
-    seconds = time.perf_counter() - begin
-    checked(completions, prompts, sampling, f"benchmark: set {name}")
-    try:
-        found = Acceptance.of(difference(before, handle.counters()))
-    except ValueError as error:
-        raise RuntimeError(f"benchmark: set {name}: {error}") from error
-    if found.draft_tokens > found.drafts * cfg.num_speculative_tokens:
-        raise RuntimeError(
-            f"benchmark: set {name}: {found} drafts more than {cfg.num_speculative_tokens} tokens at a time"
-        )
-    return {
-        "prompts": len(completions),
-        "output_tokens": sum(len(c.output_ids) for c in completions),
-        "seconds": seconds,
-        "acceptance_length": found.acceptance_length,
-        "acceptance_per_position": found.per_position,
-        "drafts": found.drafts,
-        "accepted": found.accepted,
-        "draft_tokens": found.draft_tokens,
-    }

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from actors.native_verifier import check_model_type
 from actors.verifier import Verifier
 from conf.schema import OnTooLong, PromptsConfig, SourceConfig
 from workflows.conversation import Conversation, keep_turns, normalise, text_key
@@ -21,6 +22,7 @@ def prompts(cfg: PromptsConfig, verifier: Verifier, trust_remote_code: bool, out
     """Write out/prompts.parquet and out/eval/<name>.parquet; returns the accounting."""
     _check(cfg)
     length = PromptLength(verifier, trust_remote_code)
+    check_model_type(verifier)  # here, since transformers is imported by now: training would refuse it hours later
     evals = {name: Accounting() for name in cfg.evals}
     eval_sets = {name: _cleaned("prompts.evals", name, source, evals[name]) for name, source in cfg.evals.items()}
 

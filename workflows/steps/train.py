@@ -1,16 +1,18 @@
 """Step `train`: an EAGLE-3 draft from hidden-state shards, by speculators inside Ray Train."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from actors.commit import sweep
+from actors.draft_contents import content_faults
 from actors.train_job import TrainJob
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, TrainConfig
+from workflows.errors import ConfigError
 
 Fit = Callable[[TrainJob], None]
 
@@ -19,6 +21,8 @@ def train(
     cfg: TrainConfig,
     draft: DraftConfig,
     verifier: Verifier,
+    kept_tokens: Sequence[str],
+    init_from: Path | None,
     prompts_out: Path,
     extract_out: Path,
     fit: Fit,
@@ -28,6 +32,8 @@ def train(
     shards = sorted(extract_out.glob("part-*.parquet"))
     if not shards:
         raise ValueError(f"{extract_out} holds no shards; remove its record.json and run again")
+    if init_from and (faults := content_faults(init_from)):
+        raise ConfigError(f"train.init_from: {init_from}: {'; '.join(faults)}. Use another draft.")
     train_samples, val_samples = _split(prompts_out)
     sweep(out)
     job = TrainJob(
@@ -38,6 +44,8 @@ def train(
         train_samples=frozenset(train_samples),
         val_samples=frozenset(val_samples),
         out=str(out),
+        init_from=str(init_from) if init_from else None,
+        kept=tuple((verifier.added_tokens or {})[token] for token in kept_tokens),
     )
     fit(job)
     metrics = json.loads((out / "metrics.json").read_text())
@@ -49,6 +57,7 @@ def train(
         "tokens": tokens * metrics["epochs"],
         "supervised_tokens": metrics["supervised_tokens"] * metrics["epochs"],
         "vocab_coverage": metrics["vocab_coverage"],
+        "init_from": str(init_from) if init_from else None,
         "val": {k: v for k, v in last.items() if k != "epoch"},
     }
 

@@ -1,0 +1,81 @@
+"""Waiting for a cluster that is large enough, aloud and not for ever: Ray by itself would wait in silence.
+
+Size is what nodes have, not what they have free: what other work holds comes back.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+
+import ray
+from ray.util import placement_group, remove_placement_group
+
+from actors.engine import EngineSpec
+
+log = logging.getLogger(__name__)
+POLL_S = 2.0
+ENGINE_KEYS = "engine.num_gpus (with engine.tensor_parallel_size), engine.num_cpus or cluster.num_cpus"
+Resources = dict[str, float]
+
+
+def engine_resources(spec: EngineSpec) -> Resources:
+    return {"CPU": spec.config.num_cpus, "GPU": spec.config.num_gpus}
+
+
+def wait_for_node(wanted: Resources, name: str, wait_s: float, change: str) -> None:
+    """Wait until some node is large enough; RuntimeError says what is missing. `change`: keys that ask for less."""
+    wait_for_workers(wanted, 1, name, wait_s, change)
+
+
+def wait_for_workers(each: Resources, count: int, name: str, wait_s: float, change: str) -> None:
+    """Wait until the nodes are large enough for `count` workers that need `each`; RuntimeError says what is missing."""
+    each = {kind: amount for kind, amount in each.items() if amount > 0}
+    if _fitting(each) >= count:
+        return
+    lack = _lack(each, count, name)
+    log.warning("%s; waiting up to %g s for more (cluster.wait_s)", lack, wait_s)
+    deadline = time.monotonic() + wait_s
+    with _asked_for(each, count):
+        while _fitting(each) < count:
+            if time.monotonic() >= deadline:
+                raise RuntimeError(
+                    f"{_lack(each, count, name)}. Nothing more came within {wait_s:g} s (cluster.wait_s): add nodes, "
+                    f"or change {change}."
+                )
+            time.sleep(min(POLL_S, max(0.01, wait_s / 10)))
+
+
+def _nodes() -> list[Resources]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _fitting(each: Resources) -> float:
+    """How many such workers the nodes have room for."""
+    if not each:
+        return float("inf")
+    return sum(min(node.get(kind, 0) // amount for kind, amount in each.items()) for node in _nodes())
+
+
+def _lack(each: Resources, count: int, name: str) -> str:
+    nodes = _nodes()
+    have = f"the most that {len(nodes)} node{'s have' if len(nodes) != 1 else ' has'} is "
+    have += _said({kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in each})
+    if count == 1:
+        return f"{name} needs {_said(each)} on one node; {have}"
+    return f"{name} needs {count} workers with {_said(each)} each, and there is room for {_fitting(each):g}; {have}"
+
+
+def _said(amounts: Resources) -> str:
+    ordered = sorted(amounts.items(), reverse=True)  # GPUs first
+    return " and ".join(f"{amount:g} {kind}{'' if amount == 1 else 's'}" for kind, amount in ordered)
+
+
+@contextlib.contextmanager
+def _asked_for(each: Resources, count: int) -> Iterator[None]:
+    """While we wait, a cluster that scales must see what for."""
+    group = placement_group([each] * count)
+    try:
+        yield
+    finally:
+        remove_placement_group(group)

@@ -6,6 +6,7 @@ States are a function of prefix and layer id, the same whether a token was read 
 
 import asyncio
 import hashlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def _load_draft(draft: DraftSpec, verifier: Verifier) -> int:
             raise ValueError(f"{path}: the draft's {name} is {flags[name]}, the verifier's {wanted}")
     if not flags["aux_layers"] or max(flags["aux_layers"]) > verifier.num_layers:
         raise ValueError(f"{path}: aux layers {flags['aux_layers']} of a verifier with {verifier.num_layers} layers")
-    computed = repr(sorted(flags.items())).encode() + _values(path / WEIGHTS)
+    computed = json.dumps(flags, sort_keys=True).encode() + _values(path / WEIGHTS)
     return int.from_bytes(hashlib.sha256(computed).digest()[:8], "little")
 
 

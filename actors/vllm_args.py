@@ -17,7 +17,8 @@ def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "tensor_parallel_size": config.tensor_parallel_size,
-        "distributed_executor_backend": "mp",  # inside a placement group vLLM would choose "ray" by itself
+        # one GPU needs no worker process of its own; for more, vLLM in a placement group would choose "ray" by itself
+        "distributed_executor_backend": "uni" if config.num_gpus == 1 else "mp",
         "enforce_eager": config.enforce_eager,
         "trust_remote_code": spec.trust_remote_code,
         "enable_prefix_caching": False,  # captured lengths were wrong with it (vllm#44485, open)

@@ -2,9 +2,10 @@
 
 The verifier has hidden 7168, 64 heads, MLA, 384 experts in INT4 of group 32 and fewer layers; vLLM fills it with dummy
 weights, so what is proved is the chain and its speed, and acceptance is next to nothing. Runs the workflow itself, with
-the reference draft and then with the MLA draft: `extract` through Ray Data, `train` in Ray Train, `convert` with both
-loads, `benchmark`. Figures of what was done are written after each run, also when it was cut short.
-`--tiny` does the same with the fake engine and toy sizes on a CPU: it checks this script.
+the reference draft and then with the MLA draft: `extract` through Ray Data, `train` in Ray Train, `convert` with its
+loads, `benchmark`. Figures are written every few seconds from the steps' records, so a run that is killed leaves what
+was done, and with `--work DIR` the same command goes on from there: where a command gets ten minutes, give it two or
+three. `--tiny` does the same with the fake engine and toy sizes on a CPU: it checks this script.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from actors.commit import replace_atomically, whole_folder
 from tests.tiny import write_tiny_tokenizer
 from tests.tiny_kimi import CONFIG, MEDIA, TEXT
 from tests.tiny_run import write_prompts_file
@@ -61,7 +63,7 @@ COMMON = [
     *("experiment=kimi_k25", "verifier.trust_remote_code=false", "verifier.kept_tokens=['<|im_end|>']"),
     *("prompts=bundled", "prompts.decontaminate_ngram=0", "prompts.max_prompt_tokens=256"),
     *("generate.temperature=0", "generate.max_new_tokens=160", "extract.samples_per_shard=64"),
-    *("train.epochs=2", "train.num_workers=1", "train.num_cpus_per_worker=4", "train.max_sample_tokens=1024"),
+    *("train.epochs=1", "train.num_workers=1", "train.num_cpus_per_worker=4", "train.max_sample_tokens=1024"),
     *("convert.naming=midlayer", "convert.gate_prompts=2", "cluster.wait_s=5"),
     *("benchmark.max_new_tokens=64", "benchmark.prompts_per_set=16", "benchmark.speed_prompts=2"),
     *("benchmark.speed_new_tokens=64",),
@@ -69,7 +71,7 @@ COMMON = [
 ON_GPU = [
     *("engine.enforce_eager=true", "+engine.extra.load_format=dummy", "engine.num_cpus=4"),
     *("+engine.speculative.draft_load_config={load_format: safetensors}", "engine.max_model_len=2048"),
-    *("engine.max_num_batched_tokens=8192", "engine.start_timeout_s=300", "train.batch_tokens=4096"),
+    *("engine.max_num_batched_tokens=8192", "engine.start_timeout_s=300", "train.batch_tokens=2048"),
     *("+engine.env.VLLM_USE_FLASHINFER_SAMPLER='0'", "+engine.env.VLLM_USE_DEEP_GEMM='0'"),
 ]
 TINY = [
@@ -80,12 +82,11 @@ TINY = [
 ]
 
 
-def write_verifier(folder: Path, layers: int, text: dict[str, Any], *, int4: bool) -> Path:
+def write_verifier(folder: Path, layers: int, text: dict[str, Any], *, int4: bool) -> None:
     """Config, tokenizer and the three tensors that training reads; vLLM gets no weights (load_format=dummy)."""
     import torch
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True)
     text = {**TEXT, **text, "num_hidden_layers": layers} | ({"quantization_config": INT4} if int4 else {})
     top = {key: text[key] for key in ("bos_token_id", "eos_token_id")}
     config = {**CONFIG, **top, "text_config": text, "media_placeholder_token_id": text["vocab_size"] - 235}
@@ -103,7 +104,7 @@ def write_verifier(folder: Path, layers: int, text: dict[str, Any], *, int4: boo
     }
     tensors["language_model.model.norm.weight"] = torch.ones(shape[1], dtype=torch.bfloat16)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return write_tiny_tokenizer(folder)
+    write_tiny_tokenizer(folder)
 
 
 class PeakMemory:
@@ -133,7 +134,7 @@ class PeakMemory:
 
 
 def run(overrides: list[str], root: Path) -> dict[str, Any]:
-    """As `python -m workflows.eagle3` with these overrides; figures of the steps that were done, even if one fails."""
+    """As `python -m workflows.eagle3` with these overrides; says how it went."""
     from hydra import compose, initialize_config_module
 
     from workflows import config
@@ -142,26 +143,44 @@ def run(overrides: list[str], root: Path) -> dict[str, Any]:
     config.register()
     with initialize_config_module(version_base="1.3", config_module="conf"):
         cfg = config.load(compose("config", overrides=overrides))
-    begin, failure = time.time(), None
-    with PeakMemory() as peak:
-        try:
-            run_workflow(cfg)
-        except BaseException as error:  # a time limit interrupts; what was done until then is worth keeping
-            traceback.print_exc()
-            failure = repr(error)[:1000]
-    return {
-        "seconds": time.time() - begin,
-        "peak_gpu_gib": peak.gib,
-        **({"failed": failure} if failure else {}),
-        "steps": {step: found for step in STEPS if (found := figures(root, step, begin))},
-    }
+    try:
+        run_workflow(cfg)
+    except Exception as error:  # the other draft may still tell something
+        traceback.print_exc()
+        return {"failed": repr(error)[:1000]}
+    return {"failed": None}
 
 
-def figures(root: Path, step: str, begin: float) -> dict[str, Any] | None:
+class Figures:
+    """Keeps `file` up to date with what the steps have recorded."""
+
+    def __init__(self, file: Path, root: Path, peak: "PeakMemory", fixed: dict[str, Any]):
+        self.content: dict[str, Any] = {**fixed, "runs": {}}
+        self._file, self._root, self._peak = file, root, peak
+        self._name = ""
+        threading.Thread(target=self._keep, daemon=True).start()
+
+    def start(self, name: str, seen: set[Path]) -> None:
+        """The records that appear from now on, and the shared ones, are those of run `name`."""
+        self._seen, self._name = seen, name
+        self.content["runs"][name] = {}
+
+    def write(self, **more: Any) -> None:
+        if self._name:
+            steps = {step: found for step in STEPS if (found := figures(self._root, step, self._seen))}
+            self.content["runs"][self._name] |= {"peak_gpu_gib": self._peak.gib, "steps": steps}
+        self.content |= more
+        replace_atomically(self._file, json.dumps(self.content, indent=1) + "\n")
+
+    def _keep(self) -> None:
+        while True:
+            time.sleep(5)
+            self.write()
+
+
+def figures(root: Path, step: str, seen: set[Path]) -> dict[str, Any] | None:
     """What goes into docs/ of a step's record: no paths, no fingerprints."""
-    records = sorted(root.glob(f"{step}/*/record.json"), key=lambda file: file.stat().st_mtime)
-    if step not in SHARED:
-        records = [file for file in records if file.stat().st_mtime >= begin]
+    records = [file for file in root.glob(f"{step}/*/record.json") if step in SHARED or file not in seen]
     if not records:
         return None
     folder, record = records[-1].parent, json.loads(records[-1].read_text())
@@ -215,16 +234,18 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--draft", choices=["reference", "mla"], action="append", help="default: both")
-    parser.add_argument("--stop-after", type=float, default=math.inf, help="start no further run after these seconds")
+    parser.add_argument("--work", type=Path, help="folder to go on in; without it a new one")
     parser.add_argument("--tiny", action="store_true", help="check this script on a CPU")
     parser.add_argument("override", nargs="*", help="more overrides of every run")
     args = parser.parse_args()
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
-    began = time.monotonic()
-    work = Path(tempfile.mkdtemp(prefix="kimi-"))
+    work = args.work or Path(tempfile.mkdtemp(prefix="kimi-"))
     text = {} if args.tiny else TRUE_WIDTH
-    verifier = write_verifier(work / "kimi", args.layers, text, int4=not args.tiny)
+    verifier = work / "kimi"
+    if not verifier.exists():
+        with whole_folder(verifier) as folder:
+            write_verifier(folder, args.layers, text, int4=not args.tiny)
     count = 40 if args.tiny else args.prompts
     mine = write_prompts_file(work / "mine.jsonl", count, "sums of large numbers, step by step, for a patient reader")
     asked = write_prompts_file(work / "asked.jsonl", 16, "riddle about the sea and its ships")
@@ -246,19 +267,23 @@ def main() -> int:
     found: dict[str, Any] = {
         "machine": machine(),
         "verifier": {"layers": args.layers, "tensor_parallel_size": args.tensor_parallel_size, "tiny": args.tiny},
-        "runs": {},
     }
     failed = False
-    for name in args.draft or list(drafts):
-        if found["runs"] and time.monotonic() - began > args.stop_after:
-            print(f"{name}: not run, {args.stop_after} s are over")
-            continue
-        found["runs"][name] = done = run([*drafts[name], *given], root)
-        failed |= "failed" in done
-        if name == "reference" and not args.tiny and "convert" in done["steps"]:
-            found["reference_table"] = reference_table(root)
-            failed |= bool(found["reference_table"]["differences"])
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    with PeakMemory() as peak:
+        kept = Figures(args.json, root, peak, found)
+        seen: set[Path] = set()
+        for name in args.draft or list(drafts):
+            kept.start(name, seen)
+            outcome = run([*drafts[name], *given], root)
+            kept.content["runs"][name] |= outcome
+            failed |= outcome["failed"] is not None
+            if name == "reference" and not args.tiny and not outcome["failed"]:
+                table = reference_table(root)
+                kept.write(reference_table=table)
+                failed |= bool(table["differences"])
+            kept.write()
+            seen |= set(root.glob("*/*/record.json"))
+    found = kept.content
     print(json.dumps(found, indent=1))
     return 1 if failed else 0
 

@@ -3,6 +3,7 @@
 A Llama draft has two, which must then draft the same; a draft with MLA has the flat one only.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from conf.schema import ConvertConfig, DraftConfig, EngineConfig
 from workflows.engines import Engines, checked
 from workflows.prompt_table import read_prompts
 
+log = logging.getLogger(__name__)
 GATE_SAMPLING = Sampling(max_new_tokens=24, ignore_eos=True)  # greedy; a short answer must not end the comparison
 
 
@@ -42,6 +44,7 @@ def convert(
     for name in formats:
         _check_tensors(out / name, draft_cfg, verifier)
         _check_flags(out / name, draft_cfg, verifier)
+    log.info("convert: written and checked: %s", ", ".join(formats))
     gate: dict[str, Any] = {"skipped": "convert.gate_prompts is 0: no engine has loaded these checkpoints"}
     if cfg.gate_prompts:
         specs = {
@@ -96,6 +99,7 @@ def _load_gate(
     for name, spec in specs.items():
         what = f"convert: load gate of the {name} format"
         with engines(spec, name=name) as handle:
+            log.info("convert: the engine has loaded the %s format", name)
             prompts = handle.render(conversations)
             before = handle.counters()
             completions = checked(handle.generate(prompts, GATE_SAMPLING, concurrency=1), prompts, GATE_SAMPLING, what)

@@ -4,19 +4,25 @@
 """
 
 import asyncio
+import logging
 import zlib
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from actors.engine import Engine, Message, Sampling
+from actors.dead_letters import write_dead_letters
+from actors.engine import Engine, Message, Sampling, StatesMismatch
 from actors.responses import Response, commit_responses, read_responses, response_name
 from actors.rollout import Rollout, roll_out
 from actors.shards import ManifestRow, SampleStates, ShardMeta, commit
+from actors.suspects import SAMPLE_DEATHS, Suspects
 
+log = logging.getLogger(__name__)
 BF16_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
 
 
@@ -42,13 +48,21 @@ class Job:
         return len(self.ranges)
 
 
-async def run_shard(engine: Engine, job: Job, shard: int) -> ManifestRow:
+@dataclass(frozen=True)
+class Care:
+    """How to run a shard whose engine died before: without the samples in `lost`, and `singly`, one after the other,
+    each named in a file before its turn (actors/suspects.py)."""
+
+    singly: bool = False
+    lost: tuple[int, ...] = ()
+
+
+async def run_shard(engine: Engine, job: Job, shard: int, care: Care = Care()) -> ManifestRow:
     """Do and commit one shard; the row of whoever committed it first."""
     dropped: Counter[str] = Counter()
-    if job.responses:
-        done = await _prefill(engine, job, shard)
-    else:
-        done = await _answer(engine, job, shard, dropped)
+    done = await (_prefill if job.responses else _answer)(engine, job, shard, care, dropped)
+    if care.lost:
+        dropped["dead_letter"] = _bury(job, shard, care)
     if job.meta is None:
         return commit_responses(Path(job.out), shard, job.num_shards, [_response(n, r) for n, r in done], dropped)
     samples = []
@@ -69,50 +83,89 @@ def finite(states: np.ndarray) -> bool:
     return not bool(((states & BF16_EXPONENT) == BF16_EXPONENT).any())
 
 
-async def _answer(engine: Engine, job: Job, shard: int, dropped: Counter[str]) -> list[tuple[int, Rollout]]:
-    """Every conversation of the shard at once: the engine batches them."""
-    begin, end = job.ranges[shard]
-    table = pq.read_table(job.prompts, columns=["sample", "id", "messages"]).slice(begin, end - begin)
+async def _answer(engine: Engine, job: Job, shard: int, care: Care, dropped: Counter[str]) -> list[tuple[int, Rollout]]:
+    """Answers to the prompts of the shard."""
 
-    async def one(row: dict) -> Rollout | None:
+    async def one(row: dict) -> Rollout | str:
         messages: list[Message] = row["messages"]
-        return await roll_out(
-            engine,
-            messages,
-            _seeded(job.sampling, row["id"]),
-            max_model_len=job.max_model_len,
-            capture=job.meta is not None,
-        )
-
-    rows = table.to_pylist()
-    kept = []
-    for row, rollout in zip(rows, await asyncio.gather(*(one(row) for row in rows)), strict=True):
+        sampling = _seeded(job.sampling, row["id"])
+        capture = job.meta is not None
+        rollout = await roll_out(engine, messages, sampling, max_model_len=job.max_model_len, capture=capture)
         if rollout is None:
-            dropped["too_long"] += 1
-        elif rollout.finish_reason != "stop" and not job.keep_truncated:
-            dropped["truncated"] += 1
-        elif len(rollout.token_ids) < 3 or not rollout.loss_mask[:-1].any():
-            dropped["empty"] += 1  # nothing to learn from: the only answer token has no state
-        else:
-            kept.append((row["sample"], rollout))
-    return kept
+            return "too_long"
+        if rollout.finish_reason != "stop" and not job.keep_truncated:
+            return "truncated"
+        if len(rollout.token_ids) < 3 or not rollout.loss_mask[:-1].any():
+            return "empty"  # nothing to learn from: the only answer token has no state
+        return rollout
+
+    rows = {row["sample"]: row for row in _prompts(job, shard, ["sample", "id", "messages"])}
+    return await _each(rows, one, job, shard, care, dropped)
 
 
-async def _prefill(engine: Engine, job: Job, shard: int) -> list[tuple[int, Rollout]]:
+async def _prefill(
+    engine: Engine, job: Job, shard: int, care: Care, dropped: Counter[str]
+) -> list[tuple[int, Rollout]]:
     """States of conversations that the generate step left."""
     assert job.responses
-    responses = read_responses(Path(job.responses) / response_name(shard, job.num_shards))
     one_token = Sampling(max_new_tokens=1)
 
-    async def one(response: Response) -> Rollout:
+    async def one(response: Response) -> Rollout | str:
         ids = response.token_ids
         completion = await engine.generate(ids[:-1].tolist(), one_token, capture=True)
         if completion.prompt_ids != ids[:-1].tolist():
-            raise RuntimeError(f"sample {response.sample}: the engine read other tokens than it was given")
+            raise StatesMismatch(f"sample {response.sample}: the engine read other tokens than it was given")
         return Rollout(ids, response.loss_mask, completion.hidden_states, response.finish_reason, 0)
 
-    rollouts = await asyncio.gather(*(one(r) for r in responses))
-    return [(r.sample, rollout) for r, rollout in zip(responses, rollouts, strict=True)]
+    responses = read_responses(Path(job.responses) / response_name(shard, job.num_shards))
+    return await _each({r.sample: r for r in responses}, one, job, shard, care, dropped)
+
+
+async def _each(
+    rows: dict[int, Any],
+    one: Callable[[Any], Awaitable[Rollout | str]],
+    job: Job,
+    shard: int,
+    care: Care,
+    dropped: Counter[str],
+) -> list[tuple[int, Rollout]]:
+    """`one` of every row that is not lost: all at once, so that the engine batches them, or one after the other.
+
+    What it refuses, by a reason or for states that are not the tokens', is counted in `dropped`.
+    """
+
+    async def kept(sample: int) -> Rollout | str:
+        try:
+            return await one(rows[sample])
+        except StatesMismatch as error:
+            log.warning("shard %d: sample %d is dropped: %s", shard, sample, error)
+            return "token_mismatch"
+
+    samples = [sample for sample in rows if sample not in care.lost]
+    if care.singly:
+        suspects, results = Suspects(Path(job.out)), []
+        for sample in samples:
+            suspects.turn(shard, sample)
+            results.append(await kept(sample))
+        suspects.over(shard)
+    else:
+        results = list(await asyncio.gather(*(kept(sample) for sample in samples)))
+    dropped.update(result for result in results if isinstance(result, str))
+    pairs = zip(samples, results, strict=True)
+    return [(sample, result) for sample, result in pairs if not isinstance(result, str)]
+
+
+def _bury(job: Job, shard: int, care: Care) -> int:
+    """Leave the shard's lost samples among the dead letters; returns how many."""
+    error = f"the engine died {SAMPLE_DEATHS} times while it worked on this sample alone"
+    rows = [row for row in _prompts(job, shard, ["sample", "id"]) if row["sample"] in care.lost]
+    write_dead_letters(Path(job.out), shard, [(row["sample"], row["id"], error) for row in rows])
+    return len(rows)
+
+
+def _prompts(job: Job, shard: int, columns: list[str]) -> list[dict]:
+    begin, end = job.ranges[shard]
+    return pq.read_table(job.prompts, columns=columns).slice(begin, end - begin).to_pylist()
 
 
 def _seeded(sampling: Sampling, sample_id: str) -> Sampling:

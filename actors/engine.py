@@ -70,6 +70,10 @@ class EngineSpec:
         assert not (self.capture_layers and self.draft), "one engine either captures or speculates"
 
 
+class StatesMismatch(RuntimeError):
+    """The states that an engine gave are not those of the tokens it was asked about; only this sample is lost."""
+
+
 class EngineDead(RuntimeError):
     """The engine cannot go on; its actor must leave with os._exit(1) so that Ray restarts it."""
 

@@ -1,4 +1,4 @@
-"""The extraction worker of a Ray Data pool: holds an engine, takes shard numbers, commits shards, yields manifest rows.
+"""The extraction worker: a Ray actor that holds an engine, takes shard numbers, commits shards, returns manifest rows.
 
 Hidden states never enter the object store: what leaves is one small row for each shard.
 """
@@ -6,11 +6,11 @@ Hidden states never enter the object store: what leaves is one small row for eac
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Any
 
-from actors.capture import Job, run_shard
+import ray
+
+from actors.capture import Care, Job, run_shard
 from actors.engine import EngineDead, EngineSpec
 from actors.metered import Metered
 from actors.start_engine import start
@@ -28,12 +28,18 @@ class ExtractionActor:
     def __repr__(self) -> str:
         return f"ExtractionActor({'states' if self._job.meta else 'responses'})"
 
-    async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        for shard in batch["shard"].tolist():
-            try:
-                row = await run_shard(self._engine, self._job, shard)
-            except EngineDead:
-                log.exception("shard %d: the engine died; this worker restarts with a new one", shard)
-                # Ray Data restarts a crashed actor and runs its shards again; sys.exit would hang it (ray#62746)
-                os._exit(1)
-            yield {"row": [json.dumps(asdict(row))]}
+    async def ready(self) -> str:
+        """Id of the node that it runs on."""
+        return ray.get_runtime_context().get_node_id()
+
+    async def run(self, shard: int, singly: bool, lost: list[int]) -> str:
+        """Manifest row, as JSON, of a shard that is committed without the samples in `lost`."""
+        try:
+            row = await run_shard(self._engine, self._job, shard, Care(singly, tuple(lost)))
+        except EngineDead:
+            log.exception("shard %d: the engine died; another worker takes over", shard)
+            os._exit(1)  # sys.exit would count as an intended end
+        return json.dumps(asdict(row))
+
+    async def close(self) -> None:
+        self._engine.close()

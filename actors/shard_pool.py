@@ -1,63 +1,101 @@
-"""Shards through a pool of extraction workers: Ray Data distributes, retries and scales; we list what is to do."""
+"""Shards through a pool of extraction workers: what is fed, what counts as a shard's fault, what the user is told."""
 
 import json
-import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import ray
-import ray.data
-from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import RayActorError
 
 from actors.capture import Job
 from actors.engine import EngineSpec
 from actors.extraction_actor import ExtractionActor
+from actors.pool_size import pool_size, read_size
 from actors.quiet import runtime_env
-from actors.room import ENGINE_KEYS, engine_resources, wait_for_node
+from actors.room import ENGINE_KEYS, engine_resources, wait_for_workers
 from actors.shards import ManifestRow
+from actors.suspects import DEATHS, Suspects
+from actors.worker_pool import Hooks, WorkerDoesNotStart, WorkerPool
 from conf.schema import ExtractConfig
 
-MAX_SHARD_RETRIES = 3  # a shard that takes its engine down this often more will do so again; Ray's own limit is none
 MAX_START_DEATHS = 3  # an engine that dies this often in a row while it starts will not start
+MAX_UNEXPLAINED = 2 * DEATHS  # deaths of a shard with no sample of it at its turn
 
 
 def run_pool(
-    spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str, wait_s: float = 0
+    spec: EngineSpec,
+    job: Job,
+    todo: list[int],
+    cfg: ExtractConfig,
+    name: str,
+    wait_s: float = 0,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[ManifestRow]:
     """Commit the shards in `todo`; yields a manifest row as each is done, in any order.
 
-    RuntimeError when no node is large enough for a worker within `wait_s`: Ray Data would wait for ever.
+    Starts with `cfg.workers.max` workers, of which some may wait for nodes to come; actors/pool_size.py changes that
+    while it runs. Ends early, with what is in flight committed, once `stopping`. RuntimeError when the cluster has no
+    room for `cfg.workers.min` within `wait_s`, or when workers die of something that is no sample's fault.
     """
-    wait_for_node(engine_resources(spec), name, wait_s, ENGINE_KEYS)
-    context = DataContext.get_current()
-    context.enable_progress_bars = False  # the step prints its own line
-    context.execution_options.verbose_progress = False
-    # must exceed model load plus the longest shard, or Ray Data gives up on a pool that works
-    context.execution_no_progress_timeout_s = spec.config.start_timeout_s + 3600
-    context.max_consecutive_actor_init_deaths = MAX_START_DEATHS
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    dataset = ray.data.from_items([{"shard": shard} for shard in todo], override_num_blocks=len(todo)).map_batches(
-        ExtractionActor,
-        fn_constructor_kwargs={"spec": spec, "job": job},
-        batch_size=1,
-        compute=ActorPoolStrategy(
-            min_size=min(cfg.workers.min, len(todo)),
-            max_size=min(cfg.workers.max, len(todo)),
-            max_tasks_in_flight_per_actor=cfg.shards_in_flight,
-            max_concurrent_calls_per_actor=cfg.shards_in_flight,
-        ),
-        num_cpus=spec.config.num_cpus,
-        num_gpus=spec.config.num_gpus,
-        runtime_env=runtime_env(),
-        max_task_retries=MAX_SHARD_RETRIES,
+    least = min(cfg.workers.min, len(todo))
+    keys = ENGINE_KEYS if least == 1 else f"extract.workers.min, {ENGINE_KEYS}"
+    wait_for_workers(engine_resources(spec), least, name, wait_s, keys)
+    out = Path(job.out)
+    suspects = Suspects(out)
+    suspects.another_chance()
+    may_lose = cfg.max_lost_fraction * job.ranges[-1][1]
+
+    def died(shard: int) -> None:
+        known = suspects.died(shard)
+        if known.lost and len(lost := suspects.all_lost()) > may_lose:
+            raise RuntimeError(
+                f"{name}: conversations {lost} took the engine down, alone and more than once; that is more than "
+                f"extract.max_lost_fraction {cfg.max_lost_fraction} of all allows. If the engine dies of anything, its "
+                "last lines above say why (engine.kv_cache_gib, engine.max_num_seqs); else mend these prompts, or "
+                "allow more. What is committed stays: the same command goes on from there."
+            )
+        if known.deaths - sum(known.samples.values()) >= MAX_UNEXPLAINED:
+            raise RuntimeError(
+                f"{name}: a worker died {known.deaths} times over shard {shard}, and no sample of it is to blame. Its "
+                "last lines are in the log above; out of memory is the usual cause (engine.kv_cache_gib, "
+                "engine.max_num_seqs). What is committed stays: the same command goes on from there."
+            )
+
+    def call(actor: Any, shard: int) -> Any:
+        known = suspects.of(shard)
+        return actor.run.options(name=f"{name}-{shard:05d}").remote(shard, known.suspect, known.lost)
+
+    hooks = Hooks(
+        create=lambda: _create(spec, job, cfg),
+        wanted=lambda: read_size(out),
+        call=call,
+        died=died,
+        alone=lambda shard: suspects.of(shard).suspect,
+        stopping=stopping,
     )
-    dataset.set_name(name)
     try:
-        for item in dataset.iter_rows():
-            yield ManifestRow(**json.loads(item["row"]))
-    except RayActorError as error:
+        with pool_size(out, cfg.workers.max):
+            for shard, row in WorkerPool(hooks, cfg.shards_in_flight, MAX_START_DEATHS).run(todo):
+                suspects.cleared(shard)
+                yield ManifestRow(**json.loads(row))
+    except (WorkerDoesNotStart, RayActorError) as error:
         raise RuntimeError(
-            f"{name}: a worker died {MAX_SHARD_RETRIES + 1} times over the same shard: {error}. Its last lines are in "
-            "the log above; out of memory is the usual cause (engine.kv_cache_gib, engine.max_num_seqs). What is "
-            "committed stays: the same command goes on from there."
+            f"{name}: the engine did not start: {error}. The cause is in its lines above; out of memory and an "
+            "argument that vLLM refuses (engine.*, engine.extra) are the usual ones."
         ) from error
+
+
+def _create(spec: EngineSpec, job: Job, cfg: ExtractConfig) -> Any:
+    """A worker; the pool replaces one that dies, so Ray need not restart it."""
+    return (
+        ray.remote(ExtractionActor)
+        .options(
+            num_cpus=spec.config.num_cpus,
+            num_gpus=spec.config.num_gpus,
+            max_restarts=0,
+            max_concurrency=cfg.shards_in_flight + 2,  # and ready(), close()
+            runtime_env=runtime_env(),
+        )
+        .remote(spec, job)
+    )

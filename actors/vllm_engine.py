@@ -26,7 +26,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
 
-from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters
+from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters, StatesMismatch
 from actors.vllm_args import engine_args
 from actors.vllm_connector import CAPTURE
 
@@ -91,7 +91,7 @@ class VllmEngine:
         cleanup_hidden_states(path)
         expected = [*final.prompt_token_ids, *final.outputs[0].token_ids][:-1]
         if data["token_ids"].tolist() != expected:
-            raise RuntimeError(
+            raise StatesMismatch(
                 f"request {final.request_id}: states belong to {len(data['token_ids'])} tokens that are not the "
                 f"{len(expected)} of the request (vllm#44485 with prefix caching?)"
             )

@@ -158,8 +158,8 @@ class GenerateConfig:
 
 @dataclass
 class WorkersConfig:
-    min: int = runtime(1)
-    max: int = runtime(1)
+    min: int = runtime(1)  # the step waits until the cluster has room for these (cluster.wait_s)
+    max: int = runtime(1)  # wanted; those without room start when nodes come. python -m workflows.scale changes it
 
 
 @dataclass
@@ -167,6 +167,8 @@ class ExtractConfig:
     mode: ExtractMode = ExtractMode.fused
     samples_per_shard: int = 64  # conversations; part of identity, so that workers can come and go
     workers: WorkersConfig = field(default_factory=WorkersConfig)
+    # of conversations that may be lost to dead engines, states that are not finite, or states of other tokens
+    max_lost_fraction: float = runtime(0.001)
     shards_in_flight: int = runtime(2)  # for each worker, so that the engine's batch never drains between shards
 
 
@@ -225,6 +227,8 @@ class ClusterConfig:
     address: str | None = runtime(None)  # None: RAY_ADDRESS when set, else a Ray of our own on this machine
     num_cpus: int | None = runtime(None)  # of that own Ray; None: what it finds, at least 4
     wait_s: int = runtime(600)  # how long to wait for resources that the cluster lacks
+    # after SIGTERM, for shards in flight; `ray job stop` kills after RAY_JOB_STOP_WAIT_TIME_S, 3 s unless it is set
+    stop_grace_s: float = runtime(60.0)
     gpu_gib: float | None = runtime(None)  # memory of one GPU; None: what fits is found out by starting
 
 

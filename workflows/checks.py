@@ -81,6 +81,7 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "train.max_failures": cfg.train.max_failures,
         "convert.gate_prompts": cfg.convert.gate_prompts,
         "cluster.wait_s": cfg.cluster.wait_s,
+        "cluster.stop_grace_s": cfg.cluster.stop_grace_s,
     }
     above_0 = {
         "draft.rms_norm_eps": cfg.draft.rms_norm_eps,
@@ -100,6 +101,9 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
     yield from (f"{key}: {value} must be greater than 0" for key, value in above_0.items() if not value > 0)
     if not 0 <= cfg.prompts.val_fraction < 1:
         yield f"prompts.val_fraction: {cfg.prompts.val_fraction} is no fraction; give 0 up to, not including, 1"
+    if not 0 <= cfg.extract.max_lost_fraction < 1:
+        lost = cfg.extract.max_lost_fraction
+        yield f"extract.max_lost_fraction: {lost} is no fraction; give 0 up to, not including, 1"
     if not 0 < cfg.generate.top_p <= 1:
         yield f"generate.top_p: {cfg.generate.top_p} is out of range; give more than 0, at most 1"
     if not 0 < cfg.engine.gpu_memory_utilization <= 1:

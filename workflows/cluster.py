@@ -12,11 +12,12 @@ from actors.shards import ManifestRow
 from actors.train_job import TrainJob
 from conf.schema import ClusterConfig, ExtractConfig
 from workflows.engines import EngineHandle
+from workflows.stop import Stop
 
 if TYPE_CHECKING:
     from actors.engine_pool import EnginePool
 
-MIN_CPUS = 8  # logical: on a laptop two engines start side by side, beside the tasks of Ray Data
+MIN_CPUS = 8  # logical: on a laptop two engines start side by side, beside Ray Train's controller
 
 
 class Session:
@@ -24,6 +25,7 @@ class Session:
 
     def __init__(self, cfg: ClusterConfig):
         self._cfg = cfg
+        self._stop = Stop(cfg.stop_grace_s)
         self._ours = False
         self._pool: EnginePool | None = None
 
@@ -43,11 +45,12 @@ class Session:
     def run_shards(
         self, spec: EngineSpec, job: Job, todo: list[int], cfg: ExtractConfig, name: str
     ) -> Iterator[ManifestRow]:
-        """Shards through Ray Data's actor pool."""
+        """Shards through a pool of workers; SIGTERM lets those in flight be committed, then SystemExit."""
         self._alone()
         from actors.shard_pool import run_pool
 
-        return run_pool(spec, job, todo, cfg, name, self._cfg.wait_s)
+        with self._stop.patiently() as stopping:
+            yield from run_pool(spec, job, todo, cfg, name, self._cfg.wait_s, stopping)
 
     def fit(self, job: TrainJob) -> None:
         """A draft through Ray Train's workers."""

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actors.capture import Job, finite, run_shard
+from actors.capture import Care, Job, finite, run_shard
+from actors.dead_letters import read_dead_letters
 from actors.engine import Completion, EngineSpec, Sampling
 from actors.fake_engine import FakeEngine
 from actors.responses import read_responses, response_name
@@ -183,15 +184,52 @@ def test_a_sample_draws_the_same_answer_whatever_shares_its_shard(job: Job, tiny
     assert found.token_ids.tolist() == samples(job)[2].token_ids.tolist() != reseeded.token_ids.tolist()
 
 
-def test_an_engine_that_reads_other_tokens_than_it_was_given_is_an_error(job: Job, tiny_llama: Path) -> None:
+def test_states_of_other_tokens_are_dropped_and_counted(job: Job, tiny_llama: Path) -> None:
     class Truncating(FakeEngine):
-        """Drops the first token of a prompt without a word."""
+        """Drops the first token of a long prompt without a word."""
 
         async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
-            return await super().generate(prompt_ids[1:], sampling, capture=capture)
+            cut = prompt_ids[1:] if prompt_ids[:-1] == victim else prompt_ids
+            return await super().generate(cut, sampling, capture=capture)
 
     generate, extract = two_passes(job)
     run(engine(tiny_llama, capture=False), generate)
-    with pytest.raises(RuntimeError, match="sample 0: the engine read other tokens"):
-        run(engine(tiny_llama, Truncating), extract)
-    assert list(Path(extract.out).iterdir()) == []
+    answered = read_responses(Path(generate.out) / response_name(0, 2))
+    victim = answered[2].token_ids[:-2].tolist()
+    row = run(engine(tiny_llama, Truncating), extract)
+    assert (row.dropped, row.samples, row.samples_in) == ({"token_mismatch": 1}, 3, 4)
+    assert [s.sample for s in samples(extract)] == [0, 1, 3]
+
+
+def test_one_after_the_other_gives_the_same_shard_and_names_each_sample_before_its_turn(
+    job: Job, tiny_llama: Path
+) -> None:
+    turns: list[str] = []
+
+    class Watched(FakeEngine):
+        async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+            turns.append((Path(job.out) / "attempts" / "shard-00000.turn").read_text())
+            return await super().generate(prompt_ids, sampling, capture=capture)
+
+    together = run(engine(tiny_llama), replace(job, out=str(Path(job.out).parent / "generate")))
+    alone = asyncio.run(run_shard(engine(tiny_llama, Watched), job, 0, Care(singly=True)))
+    assert alone.sha256 == together.sha256
+    assert turns == [str(i) for i in range(4) for _ in range(TURNS[i])]
+    assert not (Path(job.out) / "attempts" / "shard-00000.turn").exists()
+
+
+def test_a_shard_is_finished_without_a_lost_sample_and_says_so(job: Job, tiny_llama: Path) -> None:
+    row = asyncio.run(run_shard(engine(tiny_llama), job, 1, Care(singly=True, lost=(5,))))
+    assert (row.dropped, row.samples, row.samples_in) == ({"dead_letter": 1}, 2, 3)
+    assert [s.sample for s in samples(job, 1)] == [4, 6]
+    (letter,) = read_dead_letters(Path(job.out))
+    assert (letter["sample"], letter["id"]) == (5, "s/5") and "died 2 times" in letter["error"]
+
+
+def test_a_lost_sample_is_lost_in_two_passes_too(job: Job, tiny_llama: Path) -> None:
+    generate, extract = two_passes(job)
+    first = asyncio.run(run_shard(engine(tiny_llama, capture=False), generate, 0, Care(lost=(1,))))
+    assert (first.dropped, first.samples) == ({"dead_letter": 1}, 3)
+    second = asyncio.run(run_shard(engine(tiny_llama), extract, 0, Care(singly=True, lost=(2,))))
+    assert (second.dropped, second.samples, second.samples_in) == ({"dead_letter": 1}, 2, 3)
+    assert [s.sample for s in samples(extract)] == [0, 3]

@@ -2,7 +2,7 @@
 
 The verifier has hidden 7168, 64 heads, MLA, 384 experts in INT4 of group 32 and fewer layers; vLLM fills it with dummy
 weights, so what is proved is the chain and its speed, and acceptance is next to nothing. Runs the workflow itself, with
-the reference draft and then with the MLA draft: `extract` through Ray Data, `train` in Ray Train, `convert` with its
+the reference draft and then with the MLA draft: `extract` through Ray actors, `train` in Ray Train, `convert` with its
 loads, `benchmark`. Figures are written every few seconds from the steps' records, so a run that is killed leaves what
 was done, and with `--work DIR` the same command goes on from there: where a command gets ten minutes, give it two or
 three. `--tiny` does the same with the fake engine and toy sizes on a CPU: it checks this script.

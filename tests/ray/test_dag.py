@@ -165,7 +165,10 @@ def test_an_extraction_that_was_killed_makes_only_what_is_missing(
 
 @pytest.mark.parametrize(
     ("step", "message"),
-    [("benchmark", r"the engine draft died"), ("extract", r"extract: a worker died 4 times over the same shard")],
+    [
+        ("benchmark", r"the engine draft died"),
+        ("extract", r"extract: conversations \[16\] took the engine down, alone and more than once"),
+    ],
 )
 def test_an_engine_that_dies_ends_the_run_without_a_record_and_it_resumes(
     step: str, message: str, copied: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture

@@ -19,6 +19,7 @@ from workflows.progress import Progress
 
 log = logging.getLogger(__name__)
 Pool = Callable[[EngineSpec, Job, list[int], ExtractConfig, str], Iterator[ManifestRow]]
+LOST = ("dead_letter", "not_finite", "token_mismatch")  # reasons to drop a sample that are no property of the sample
 
 
 def generate(
@@ -38,7 +39,7 @@ def generate(
     done = {shard: response_row(file, shard) for shard, file in names.items() if file.exists()}
     spec = EngineSpec(verifier.path, engine, trust_remote_code)
     rows = _complete(spec, job, done, extract_cfg, "generate", pool)
-    return _account(rows)
+    return _account(rows, extract_cfg.max_lost_fraction)
 
 
 def extract(
@@ -70,7 +71,7 @@ def extract(
     done = committed(out, job.num_shards, meta.config_hash)
     spec = EngineSpec(verifier.path, engine, trust_remote_code, capture_layers=layers)
     rows = _complete(spec, job, done, cfg, "extract", pool)
-    return {**_account(rows), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
+    return {**_account(rows, cfg.max_lost_fraction), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
 
 
 def _job(
@@ -115,8 +116,8 @@ def _complete(
     return [done[shard] for shard in range(job.num_shards)]
 
 
-def _account(rows: list[ManifestRow]) -> dict[str, Any]:
-    """Totals over the shards; in = kept + dropped holds for each, and for all."""
+def _account(rows: list[ManifestRow], max_lost_fraction: float) -> dict[str, Any]:
+    """Totals over the shards; in = kept + dropped holds for each, and for all. RuntimeError when too much was lost."""
     dropped: Counter[str] = Counter()
     for row in rows:
         dropped.update(row.dropped)
@@ -124,6 +125,13 @@ def _account(rows: list[ManifestRow]) -> dict[str, Any]:
     assert samples_in == samples + sum(dropped.values())
     if samples == 0:
         raise RuntimeError(f"every conversation was dropped: {dict(dropped)}. See generate.* and engine.max_model_len")
+    lost = {reason: dropped[reason] for reason in LOST if dropped[reason]}
+    if sum(lost.values()) > max_lost_fraction * samples_in:
+        raise RuntimeError(
+            f"extract.max_lost_fraction: {lost} of {samples_in} conversations were lost, more than "
+            f"{max_lost_fraction}. dead-letters/ beside the shards names those that took the engine down. Mend or "
+            "remove them, or allow more: the shards stay, and the same command with a larger value takes seconds."
+        )
     supervised = sum(r.supervised for r in rows)
     return {
         "samples_in": samples_in,

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from actors.dead_letters import write_dead_letters
+from actors.disk import Budget, shard_bytes
 from actors.engine import Engine, Message, Sampling, StatesMismatch
 from actors.responses import Response, commit_responses, read_responses, response_name
 from actors.rollout import Rollout, roll_out
@@ -42,6 +43,7 @@ class Job:
     max_model_len: int
     meta: ShardMeta | None = None
     responses: str | None = None
+    disk_budget: int | None = None  # bytes of all shards; None: what the file system has
 
     @property
     def num_shards(self) -> int:
@@ -75,7 +77,9 @@ async def run_shard(engine: Engine, job: Job, shard: int, care: Care = Care()) -
         samples.append(
             SampleStates(number, rollout.token_ids[:length], rollout.loss_mask[:length], rollout.hidden_states)
         )
-    return commit(Path(job.out), shard, job.num_shards, samples, job.meta, dict(dropped))
+    rows = sum(len(sample.token_ids) for sample in samples)
+    with Budget(Path(job.out), job.num_shards, job.disk_budget).room(shard, shard_bytes(rows, job.meta.row_bytes)):
+        return commit(Path(job.out), shard, job.num_shards, samples, job.meta, dict(dropped))
 
 
 def finite(states: np.ndarray) -> bool:

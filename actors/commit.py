@@ -1,4 +1,4 @@
-"""Files that exist under their name only when they are whole (pure)."""
+"""Files that exist under their name only when they are whole (pure). A full disk is an OSError that names it."""
 
 import os
 import shutil
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from actors.full_disk import told_when_full
+
 TEMPORARY = ".tmp-"
 
 
@@ -14,8 +16,9 @@ def commit_once(final: Path, write: Callable[[Path], None]) -> bool:
     """Write under a temporary name, sync, and link to `final`: the first committer wins. True when it was this one."""
     temporary = _temporary(final)
     try:
-        write(temporary)
-        sync(temporary)
+        with told_when_full(final, temporary):
+            write(temporary)
+            sync(temporary)
         try:
             os.link(temporary, final)
         except FileExistsError:
@@ -31,8 +34,9 @@ def whole_file(final: Path) -> Iterator[Path]:
     """A name to write to; the file becomes `final` when the block ends well. Readers see the old one or the new one."""
     temporary = _temporary(final)
     try:
-        yield temporary
-        sync(temporary)
+        with told_when_full(final, temporary):
+            yield temporary
+            sync(temporary)
         os.replace(temporary, final)
         sync(final.parent)
     finally:
@@ -45,9 +49,10 @@ def whole_folder(final: Path) -> Iterator[Path]:
     temporary = _temporary(final)
     temporary.mkdir(parents=True)
     try:
-        yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            sync(path)
+        with told_when_full(final, temporary):
+            yield temporary
+            for path in (*temporary.rglob("*"), temporary):
+                sync(path)
         if final.exists():
             shutil.rmtree(final)
         os.rename(temporary, final)

@@ -15,7 +15,7 @@ from actors.dead_letters import read_dead_letters
 
 FOLDER = "attempts"
 DEATHS = 3  # of a shard among others, whoever's fault
-SAMPLE_DEATHS = 2  # of a sample at its turn: nothing else ran then
+SAMPLE_DEATHS = 3  # of a sample at its turn: nothing else ran then, but a machine may go at any time
 
 
 @dataclass

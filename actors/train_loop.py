@@ -12,20 +12,16 @@ import torch
 import torch.distributed as dist
 from ray.train.torch import get_device
 from speculators.losses import resolve_loss_config
-from speculators.models.eagle3.data import shift_batch
 from speculators.train.checkpointer import convert_float_dtype, patch_config_dtype
-from speculators.train.data import CollateFn
-from speculators.train.distributed_batch_sampler import MultipackDistributedBatchSamplerV2
 from speculators.train.trainer import TrainerConfig
-from torch.utils.data import DataLoader
 
-from actors import checkpoints
 from actors.commit import replace_atomically, whole_folder
 from actors.draft_model import build_draft
 from actors.draft_start import start_from, start_vocabulary
 from actors.native_verifier import folder_for_speculators
-from actors.shard_dataset import ShardDataset
+from actors.train_data import loaders, steps_of
 from actors.train_job import TrainJob
+from actors.train_position import Position
 from actors.train_progress import TrainProgress
 from actors.trainer import DraftTrainer, adopt_process_group, tap_metrics
 from actors.verifier import Verifier
@@ -46,24 +42,17 @@ def train_worker(config: dict[str, Any]) -> None:
     adopt_process_group(rank, world, device)
     vocabulary = _vocabulary(job, rank)
     trainer = _trainer(job, vocabulary, device, rank, world)
-    directory = Path(job.out) / "checkpoints"
-    saved = checkpoints.load_newest(directory)
-    epoch = trainer.restore(saved) if saved else 0
-    if saved and rank == 0:
-        log.info("train: resumes after epoch %d of %d, step %d", epoch, job.cfg.epochs, trainer.global_step)
-    history: list[dict[str, Any]] = list(saved["history"]) if saved else []
-    progress = TrainProgress(len(trainer.train_loader) * job.cfg.epochs, job.cfg.log_every_s)
+    position = Position(trainer, job.cfg, Path(job.out) / "checkpoints", rank)
+    position.resume()
+    progress = TrainProgress(steps_of(trainer.train_loader, job.cfg.epochs), job.cfg.log_every_s)
     if rank == 0:
         tap_metrics(progress)
-    for current in range(epoch, job.cfg.epochs):
-        trainer.train_epoch(current)
-        validation = trainer.val_epoch(current) or {}
-        history.append({"epoch": current, **_plain(validation)})
+    for epoch in range(position.epoch, job.cfg.epochs):
+        trainer.train_epoch(epoch, step_callback=position.after_step)
+        position.after_epoch(_plain(trainer.val_epoch(epoch) or {}))
         if rank == 0:
-            log.info("train: epoch %d of %d, validation %s", current + 1, job.cfg.epochs, _summary(history[-1]))
-            state = {**trainer.state(current + 1), "history": history}
-            checkpoints.save(directory, state, trainer.global_step, job.cfg.keep_checkpoints)
-        ray.train.report({"epoch": current})
+            log.info("train: epoch %d of %d, validation %s", epoch + 1, job.cfg.epochs, _summary(position.history[-1]))
+        ray.train.report({"epoch": epoch})
     if rank == 0:
         _save_draft(trainer.draft, Path(job.out) / "draft")
         result = {
@@ -73,7 +62,7 @@ def train_worker(config: dict[str, Any]) -> None:
             "supervised_tokens": vocabulary.counted,
             "tokens_per_s": progress.rate and progress.rate * world,
             "peak_gpu_gib": torch.cuda.max_memory_allocated() / (1 << 30) if device.type == "cuda" else None,
-            "history": history,
+            "history": position.history,
         }
         replace_atomically(Path(job.out) / "metrics.json", json.dumps(result, indent=1))
     ray.train.report({"epoch": job.cfg.epochs})
@@ -113,20 +102,7 @@ def _trainer(job: TrainJob, vocabulary: Vocabulary, device: torch.device, rank: 
     )
     if job.init_from:  # at every start: a checkpoint, which is restored over it, holds no frozen weights
         start_from(model, Path(job.init_from))
-    shards = [Path(s) for s in job.shards]
-    pack = cfg.batch_tokens // world  # one optimizer step reads batch_tokens tokens, whatever the number of workers
-    collate = CollateFn(pack, job.verifier.hidden_size, len(job.draft.aux_layers), dtype, preprocess=shift_batch)
-
-    def loader(samples: frozenset[int]) -> DataLoader | None:
-        data = ShardDataset(shards, set(samples), cfg.max_sample_tokens, dtype)
-        if not len(data):
-            return None
-        sampler = MultipackDistributedBatchSamplerV2(pack, data.approx_lengths, world, rank, seed=cfg.seed)
-        return DataLoader(data, batch_sampler=sampler, collate_fn=collate) if len(sampler) else None
-
-    train_loader = loader(job.train_samples)
-    if train_loader is None:
-        raise ValueError("train: fewer training conversations than train.num_workers; lower it or add prompts")
+    train_loader, val_loader = loaders(job, dtype, rank, world)
     call = {
         "ttt_steps": cfg.ttt_steps,
         "ttt_step_loss_decay": cfg.ttt_step_loss_decay,
@@ -145,9 +121,10 @@ def _trainer(job: TrainJob, vocabulary: Vocabulary, device: torch.device, rank: 
         muon_weight_decay=cfg.muon_weight_decay,
         scheduler_type=cfg.schedule.value,
         scheduler_warmup_ratio=cfg.warmup_ratio,
+        scheduler_total_steps=steps_of(train_loader, cfg.epochs),
         hidden_states_dtype=dtype,
     )
-    return DraftTrainer(device, model, settings, train_loader, loader(job.val_samples))
+    return DraftTrainer(device, model, settings, train_loader, val_loader)
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:

@@ -13,11 +13,11 @@ from typing import Any
 import speculators.train.distributed as topology
 import speculators.train.trainer as speculators_trainer
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from actors.cpu_environment import has_bf16
 from actors.muon import orthogonalise_in_fp32
+from actors.row_weight import weigh_rows
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -55,6 +55,10 @@ class DraftTrainer(speculators_trainer.Trainer):
         self.device_type = self._device.type
         super().setup_trainer()
 
+    def setup_model(self) -> None:
+        super().setup_model()
+        weigh_rows(self.model)
+
     def _setup_model_ddp(self, load_checkpoint: bool) -> None:
         self.model.to(self._device)
         self.model: Any = DistributedDataParallel(self.model)  # broadcasts rank 0's weights
@@ -63,20 +67,19 @@ class DraftTrainer(speculators_trainer.Trainer):
     def draft(self) -> torch.nn.Module:
         return self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
 
-    def state(self, epoch: int) -> dict[str, Any]:
-        """Everything to go on after `epoch` finished epochs: fp32 weights, optimizers, schedules."""
-        trainable = {k: v.detach().cpu() for k, v in self.draft.named_parameters() if v.requires_grad}
+    def state(self, epoch: int, step: int) -> dict[str, Any]:
+        """Everything to go on after `epoch` finished epochs and `step` steps of the next: fp32, as on every worker."""
         return {
             "epoch": epoch,
+            "step_in_epoch": step,
             "global_step": self.global_step,
-            "trainable": trainable,
+            "trainable": {k: v.detach().cpu() for k, v in self.draft.named_parameters() if v.requires_grad},
             "optimizers": [o.state_dict() for o in self.optimizers],
             "schedulers": [s.state_dict() for s in self.schedulers],
-            "world_size": dist.get_world_size() if self.is_distributed else 1,
         }
 
-    def restore(self, state: dict[str, Any]) -> int:
-        """Take up a saved state; returns the number of finished epochs."""
+    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Take up a saved state; returns the number of finished epochs and of steps of the next."""
         own = dict(self.draft.named_parameters())
         for name, value in state["trainable"].items():
             own[name].data.copy_(value)
@@ -85,7 +88,7 @@ class DraftTrainer(speculators_trainer.Trainer):
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         self.global_step = state["global_step"]
-        return state["epoch"]
+        return state["epoch"], state["step_in_epoch"]
 
 
 class MetricsTap(logging.Handler):

@@ -169,6 +169,7 @@ class ExtractConfig:
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     # of conversations that may be lost to dead engines, states that are not finite, or states of other tokens
     max_lost_fraction: float = runtime(0.001)
+    disk_budget_gib: float | None = runtime(None)  # for all shards of states; None: what the file system has
     shards_in_flight: int = runtime(2)  # for each worker, so that the engine's batch never drains between shards
 
 
@@ -186,6 +187,7 @@ class TrainConfig:
     schedule: Schedule = Schedule.cosine
     warmup_ratio: float = 0.05
     batch_tokens: int = 2048  # tokens of one optimizer step, all workers together
+    bins: int = 1  # parts that a step's tokens are packed into; train.num_workers must divide it and changes nothing
     max_sample_tokens: int = 1024  # longer conversations are cut here
     ttt_steps: int = 3
     ttt_step_loss_decay: float = 1.0
@@ -197,6 +199,7 @@ class TrainConfig:
     use_gpu: bool = runtime(True)
     attention: str = runtime("simple_flex_attention")  # "eager" on CPU
     loss_implementation: str = runtime("fused")  # "eager" on CPU
+    checkpoint_every_steps: int = runtime(500)  # and at the end of each epoch
     keep_checkpoints: int = runtime(2)
     max_failures: int = runtime(3)  # worker group restarts
     log_every_s: float = runtime(15.0)

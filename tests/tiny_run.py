@@ -27,6 +27,7 @@ OVERRIDES = [
     "extract.samples_per_shard=4",
     "train.num_cpus_per_worker=1",
     "train.batch_tokens=512",
+    "train.bins=2",
     "train.max_sample_tokens=256",
     "train.max_failures=0",
     "convert.gate_prompts=2",
@@ -42,9 +43,9 @@ def write_prompts_file(file: Path, count: int, topic: str) -> Path:
     return file
 
 
-def overrides(folder: Path, verifier: Path, *more: str) -> list[str]:
+def overrides(folder: Path, verifier: Path, *more: str, prompts: int = 18) -> list[str]:
     """Command line of a run below `folder`, whose prompts lie in files there."""
-    mine = write_prompts_file(folder / "mine.jsonl", 18, "sums")
+    mine = write_prompts_file(folder / "mine.jsonl", prompts, "sums")
     asked = write_prompts_file(folder / "asked.jsonl", 4, "riddle")
     return [
         *OVERRIDES,

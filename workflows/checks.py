@@ -58,9 +58,11 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "extract.shards_in_flight": cfg.extract.shards_in_flight,
         "train.epochs": cfg.train.epochs,
         "train.batch_tokens": cfg.train.batch_tokens,
+        "train.bins": cfg.train.bins,
         "train.max_sample_tokens": cfg.train.max_sample_tokens,
         "train.ttt_steps": cfg.train.ttt_steps,
         "train.num_workers": cfg.train.num_workers,
+        "train.checkpoint_every_steps": cfg.train.checkpoint_every_steps,
         "train.keep_checkpoints": cfg.train.keep_checkpoints,
         "benchmark.num_speculative_tokens": cfg.benchmark.num_speculative_tokens,
         "benchmark.max_new_tokens": cfg.benchmark.max_new_tokens,
@@ -94,6 +96,7 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "draft.rope_theta": cfg.draft.rope_theta,
         "train.muon_lr": cfg.train.muon_lr,
         "engine.kv_cache_gib": cfg.engine.kv_cache_gib,
+        "extract.disk_budget_gib": cfg.extract.disk_budget_gib,
     }
     above_0 |= {key: value for key, value in nullable.items() if value is not None}
     yield from (f"{key}: {value} is too small; give 1 or more" for key, value in at_least_1.items() if not value >= 1)
@@ -213,20 +216,28 @@ def _train(train: TrainConfig) -> Iterator[str]:
         yield f"train.warmup_ratio: {train.warmup_ratio} is no fraction; give 0 to 1"
     if not 0 <= train.muon_momentum < 1:
         yield f"train.muon_momentum: {train.muon_momentum} is out of range; give 0 up to, not including, 1"
-    if train.num_workers < 1:
-        return
-    if train.batch_tokens % train.num_workers:
-        yield (
-            f"train.batch_tokens: {train.batch_tokens} cannot be shared by train.num_workers {train.num_workers}; "
-            "give a multiple"
-        )
-    elif train.batch_tokens // train.num_workers < train.max_sample_tokens:
-        yield (
-            f"train.batch_tokens: {train.batch_tokens} over train.num_workers {train.num_workers} is less than one "
-            f"conversation of train.max_sample_tokens {train.max_sample_tokens}; raise it, or use fewer workers"
-        )
+    yield from _bins(train)
     if not train.use_gpu and train.loss_implementation == "fused":
         yield "train.loss_implementation: fused is a GPU kernel and train.use_gpu is false; use eager, or train=cpu"
+
+
+def _bins(train: TrainConfig) -> Iterator[str]:
+    """A step is packed into bins, which the workers share."""
+    if train.num_workers < 1 or train.bins < 1:
+        return
+    if train.bins % train.num_workers:
+        divisors = [n for n in range(1, train.bins + 1) if train.bins % n == 0]
+        yield (
+            f"train.num_workers: {train.num_workers} does not divide train.bins {train.bins}, which a step is packed "
+            f"into whatever the workers; give one of {divisors}, or train.bins={train.num_workers}, which trains anew"
+        )
+    if train.batch_tokens % train.bins:
+        yield f"train.batch_tokens: {train.batch_tokens} cannot be cut into train.bins {train.bins}; give a multiple"
+    elif train.batch_tokens // train.bins < train.max_sample_tokens:
+        yield (
+            f"train.batch_tokens: {train.batch_tokens} over train.bins {train.bins} is less than one conversation of "
+            f"train.max_sample_tokens {train.max_sample_tokens}; raise it, or use fewer bins"
+        )
 
 
 def _lengths(cfg: EyrieConfig) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""The command line: hydra composes, `load` types, and a user's mistake ends in one message and exit code 2."""
+"""The command line: hydra composes, `load` types, a user's mistake ends in one message and exit code 2.
+
+A disk without room for a shard ends in one message too, and in exit code 1.
+"""
 
 import os
 import sys
@@ -10,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from actors.disk import DiskFull
 from conf.schema import EyrieConfig
 from workflows.config import explain, load, register
 from workflows.errors import ConfigError
@@ -32,6 +36,8 @@ def launch(task: Callable[[EyrieConfig], None]) -> None:
         entry()
     except ConfigError as error:
         _refuse(str(error))
+    except DiskFull as error:  # nobody's mistake, and no bug either
+        _refuse(str(error), code=1)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error, HydraException) else error
         _refuse(explain(cause) if isinstance(cause, OmegaConfBaseException) else str(error))
@@ -45,6 +51,6 @@ def launch(task: Callable[[EyrieConfig], None]) -> None:
         _refuse(str(error))
 
 
-def _refuse(message: str) -> NoReturn:
+def _refuse(message: str, code: int = 2) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(code)

@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from actors.disk import ROW_BYTES
 from conf.schema import ExtractMode, EyrieConfig
 from workflows.memory import BF16, draft_parameters, train_memory
 from workflows.verifier_facts import VerifierFacts
-
-ROW_BYTES = 13  # of a shard beside the states: sample, position, token id, loss mask
 
 
 @dataclass(frozen=True)

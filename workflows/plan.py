@@ -4,10 +4,10 @@ Prints GPUs, memory, disk and, where rates are given, hours; then refuses what c
 Ray and no engine, and reads no weights. `plan.*` and `cluster.gpu_gib` say what hardware there is.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from actors.disk import free_bytes
 from conf.schema import EyrieConfig
 from workflows import cli, config
 from workflows.errors import users_mistake
@@ -27,9 +27,8 @@ def plan(cfg: EyrieConfig) -> None:
     with users_mistake():
         facts = verifier_facts(cfg.verifier, root)
     config.validate(cfg, facts.verifier)
-    disk = "plan.disk_gib" if cfg.plan.disk_gib is not None else "free below output_root now"
-    if cfg.plan.disk_gib is None:
-        cfg = replace(cfg, plan=replace(cfg.plan, disk_gib=free_bytes(root) / GIB))
+    disk, size = _disk(cfg, facts)
+    cfg = replace(cfg, plan=replace(cfg.plan, disk_gib=size))
     parts = [
         _heading(cfg, facts),
         gpu_table(cfg),
@@ -42,10 +41,13 @@ def plan(cfg: EyrieConfig) -> None:
     raise_for(refusals(cfg, facts))
 
 
-def free_bytes(root: Path) -> int:
-    """What the file system of `root`, or of its nearest parent that exists, has free."""
-    there = next(folder for folder in (root, *root.parents) if folder.exists())
-    return shutil.disk_usage(there).free
+def _disk(cfg: EyrieConfig, facts: VerifierFacts) -> tuple[str, float]:
+    """What says how large the disk is, and GiB. A budget is of the shards alone: the rest comes on top."""
+    if cfg.plan.disk_gib is not None:
+        return "plan.disk_gib", cfg.plan.disk_gib
+    if (budget := cfg.extract.disk_budget_gib) is not None:
+        return "extract.disk_budget_gib, and the checkpoints", budget + data(cfg, facts).training / GIB
+    return "free below output_root now", free_bytes(Path(cfg.output_root)) / GIB
 
 
 def _heading(cfg: EyrieConfig, facts: VerifierFacts) -> str:

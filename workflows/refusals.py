@@ -107,6 +107,6 @@ def _disk(cfg: EyrieConfig, facts: VerifierFacts) -> Iterator[str]:
     yield (
         f"prompts.max_prompts: {found.conversations} conversations of {found.tokens_each} tokens need "
         f"{gib(found.states)} GiB of states and {gib(found.training)} GiB of checkpoints, but the disk has {gib(have)} "
-        f"GiB (plan.disk_gib, or what is free); {fewer}, or lower {answer} (now {value}), or give an output_root on a "
-        "larger disk"
+        f"GiB (plan.disk_gib, extract.disk_budget_gib, or what is free); {fewer}, or lower {answer} (now {value}), or "
+        "give an output_root on a larger disk"
     )

@@ -4,7 +4,6 @@ A step is done when its directory holds a record with its fingerprint. A step th
 one, and the next run calls it again on the same directory.
 """
 
-import errno
 import logging
 import shutil
 import time
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from actors.full_disk import FULL, told
 from workflows.artifact import Record, explain_difference, latest_record, read_record, write_record
 from workflows.errors import ConfigError
 from workflows.fingerprint import identity
@@ -24,7 +24,6 @@ from workflows.step import Step
 log = logging.getLogger(__name__)
 MIN_FREE = 1 << 30  # bytes
 MAX_REASONS = 4  # differences named in one line
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,10 @@ def _run_one(step: Step, root: Path, held: Lease) -> None:
     except BaseException as error:
         took = duration(time.monotonic() - began)
         log.error("%s stopped after %s: %r. The same command resumes it in %s", step.name, took, error, out)
-        if isinstance(error, OSError) and error.errno in FULL:
+        full = isinstance(error, OSError) and error.errno in FULL
+        if said := told(error) or (str(error) if full else None):
             raise ConfigError(
-                f"output_root: no room left below {root} ({error}). Make room, and run the same command again: it "
+                f"output_root: no room left below {root} ({said}). Make room, and run the same command again: it "
                 f"resumes {step.name}."
             ) from error
         raise

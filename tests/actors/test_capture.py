@@ -223,7 +223,7 @@ def test_a_shard_is_finished_without_a_lost_sample_and_says_so(job: Job, tiny_ll
     assert (row.dropped, row.samples, row.samples_in) == ({"dead_letter": 1}, 2, 3)
     assert [s.sample for s in samples(job, 1)] == [4, 6]
     (letter,) = read_dead_letters(Path(job.out))
-    assert (letter["sample"], letter["id"]) == (5, "s/5") and "died 2 times" in letter["error"]
+    assert (letter["sample"], letter["id"]) == (5, "s/5") and "died 3 times" in letter["error"]
 
 
 def test_a_lost_sample_is_lost_in_two_passes_too(job: Job, tiny_llama: Path) -> None:

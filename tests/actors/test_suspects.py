@@ -18,7 +18,7 @@ def test_a_shard_becomes_a_suspect_by_deaths_and_is_cleared_by_its_commit(tmp_pa
 
 def test_a_sample_is_lost_when_the_worker_died_at_its_turn_and_only_then(tmp_path: Path) -> None:
     suspects = Suspects(tmp_path)
-    for sample in (7, 8, 8):  # an accident at 7, then 8 twice
+    for sample in (7, 8, 8, 8):  # an accident at 7, then 8 again and again
         suspects.turn(0, sample)
         known = suspects.died(0)
     assert known.samples == {"7": 1, "8": SAMPLE_DEATHS} and known.lost == [8] == suspects.all_lost()

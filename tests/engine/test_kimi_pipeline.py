@@ -51,6 +51,7 @@ TINY = [
     "train.lr=4e-3",
     "train.num_workers=1",
     "train.batch_tokens=512",
+    "train.bins=1",
     "train.max_sample_tokens=256",
     f"convert.gate_prompts={GATE_PROMPTS}",
     "convert.naming=midlayer",

@@ -60,7 +60,7 @@ def test_a_poisonous_sample_goes_to_the_dead_letters_and_the_rest_is_as_if_it_ha
         assert sample.token_ids.tolist() == other.token_ids.tolist()
         assert (sample.hidden_states == other.hidden_states).all()
     assert not wanted and not list((tmp_path / "out" / "attempts").iterdir())
-    assert sum("a worker died" in line for line in caplog.messages) == 5  # three, and two at its turn
+    assert sum("a worker died" in line for line in caplog.messages) == 6  # three, and three at its turn
     assert not (tmp_path / "out" / "workers").exists()
 
     # where nothing may be lost the run ends, says which prompt it is, and keeps what is done

@@ -1,10 +1,11 @@
 """Training on Ray Train's workers: what a dead worker or an interrupted run loses, which is nothing.
 
-A start of Ray Train costs seconds of imports, so the two tests share the uninterrupted run.
+A start of Ray Train costs seconds of imports, so the tests share the uninterrupted run.
 """
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 from dataclasses import replace
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 
 from actors import training
 from actors.capture import Job, run_shard
-from actors.checkpoints import load_newest
+from actors.checkpoints import STATE, load_newest
 from actors.draft_formats import write_flat
 from actors.engine import EngineSpec, Sampling
 from actors.fake_engine import FakeEngine
@@ -32,13 +33,16 @@ from tests.tiny_draft import TINY_DRAFT, rewrite_tensors, write_tiny_draft
 CFG = TrainConfig(
     epochs=2,
     lr=1e-2,
-    batch_tokens=512,
-    max_sample_tokens=256,
+    batch_tokens=256,
+    bins=2,
+    max_sample_tokens=128,
     precision="float32",
     use_gpu=False,
     attention="eager",
     loss_implementation="eager",
     max_failures=1,
+    checkpoint_every_steps=2,
+    keep_checkpoints=9,
 )
 
 
@@ -67,46 +71,116 @@ def job(local_ray: None, tiny_llama: Path, tmp_path_factory: pytest.TempPathFact
 def whole(job: TrainJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Output of a run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    training.fit(replace(job, out=str(folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "worker", recorded)
+        training.fit(replace(job, out=str(folder)))
     return folder
+
+
+def recorded(config: dict[str, Any]) -> None:
+    """The worker's entry point; the lines that it logs and the rows that it trains on go to files too."""
+    import ray.train
+
+    from actors import train_loop
+    from actors.step_sampler import StepSampler
+    from actors.train_position import Position
+
+    rank = ray.train.get_context().get_world_rank()
+    out, rows_of, resume = Path(config["job"].out), StepSampler.__iter__, Position.resume
+    handler = logging.FileHandler(out / f"log-{rank}")
+    logging.getLogger("eyrie.train").addHandler(handler)
+
+    def note_rows(sampler: StepSampler) -> Any:
+        for row in rows_of(sampler):
+            if hasattr(sampler, "trained_on"):
+                with (out / f"rows-{rank}").open("a") as file:
+                    file.write(json.dumps([sampler._epoch, row]) + "\n")
+            yield row
+
+    def mark_training_data(position: Position) -> None:
+        resume(position)
+        position._sampler().trained_on = True
+
+    StepSampler.__iter__, Position.resume = note_rows, mark_training_data
+    try:
+        train_loop.train_worker(config)
+    finally:
+        StepSampler.__iter__, Position.resume = rows_of, resume
+        logging.getLogger("eyrie.train").removeHandler(handler)
+
+
+def rows(folder: Path, rank: int = 0) -> list[tuple[int, list[int]]]:
+    """Epoch and samples of each step of one worker."""
+    return [(epoch, row) for epoch, row in map(json.loads, (folder / f"rows-{rank}").read_text().splitlines())]
 
 
 def metrics(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "metrics.json").read_text())
 
 
-def dies_after_its_first_checkpoint(config: dict[str, Any]) -> None:
-    """The worker's entry point, but its process ends with the first checkpoint that the run makes."""
-    from actors import checkpoints, train_loop
+def dies_in_its_second_epoch(config: dict[str, Any]) -> None:
+    """As `recorded`, but the process ends, once, a step after the checkpoint within that epoch."""
+    from actors.train_position import Position
 
-    marker, save = Path(config["job"].out) / "died", checkpoints.save
+    marker, after_step = Path(config["job"].out) / "died", Position.after_step
 
-    def save_and_die(directory: Path, state: dict[str, Any], step: int, keep: int) -> Path:
-        final = save(directory, state, step, keep)
-        if not marker.exists():
-            marker.write_text(str(step))
+    def die(position: Position) -> None:
+        after_step(position)
+        if (position.epoch, position.step) == (1, 3) and not marker.exists():
+            marker.touch()
             os._exit(1)
-        return final
 
-    checkpoints.save = save_and_die
-    train_loop.train_worker(config)
+    Position.after_step = die
+    recorded(config)
 
 
-def test_a_run_whose_worker_died_continues_from_its_checkpoint_to_the_same_weights(
+def same_weights(folder: Path, other: Path) -> None:
+    found, wanted = (load_newest(run / "checkpoints") for run in (folder, other))
+    assert found is not None and wanted is not None
+    assert (found["epoch"], found["step_in_epoch"]) == (wanted["epoch"], wanted["step_in_epoch"]) == (2, 0)
+    assert found["global_step"] == wanted["global_step"]
+    for name, weight in wanted["trainable"].items():
+        assert torch.allclose(found["trainable"][name], weight, rtol=1e-4, atol=1e-5), name
+
+
+def test_a_run_whose_worker_died_goes_on_within_the_epoch_to_the_same_weights(
     job: TrainJob, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "worker", dies_after_its_first_checkpoint)
-    training.fit(replace(job, out=str(tmp_path)))
+    monkeypatch.setattr(training, "worker", dies_in_its_second_epoch)
+    training.fit(replace(job, out=str(tmp_path), cfg=replace(job.cfg, keep_checkpoints=2)))
+    assert (tmp_path / "died").exists()
+    every, first = rows(whole), sum(epoch == 0 for epoch, _ in rows(whole))
+    assert first > 2 and rows(tmp_path) == every[: first + 3] + every[first + 2 :]
+    steps = len(every) - first
+    line = f"resumes in epoch 2 of 2 after 2 of its {steps} steps, step {first + 2} in all; steps done again: 1"
+    assert line in (tmp_path / "log-0").read_text()
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
     wanted, found = metrics(whole), metrics(tmp_path)
     assert wanted.pop("tokens_per_s") > 0 and found.pop("tokens_per_s") > 0
-    assert int((tmp_path / "died").read_text()) * 2 == found["steps"] == wanted["steps"] > 2
+    assert found["steps"] == wanted["steps"] == len(every)
     assert [entry["epoch"] for entry in found["history"]] == [0, 1]
     for one, other in zip(found["history"], wanted["history"], strict=True):
         assert one == pytest.approx(other, rel=1e-3, abs=1e-3)
-    state, uninterrupted = load_newest(tmp_path / "checkpoints"), load_newest(whole / "checkpoints")
-    assert state is not None and uninterrupted is not None and state["epoch"] == 2
-    for name, weight in uninterrupted["trainable"].items():
-        assert torch.allclose(state["trainable"][name], weight, rtol=1e-4, atol=1e-5), name
+    same_weights(tmp_path, whole)
+
+
+def test_two_workers_go_on_where_one_was_past_a_damaged_checkpoint_to_the_same_weights(
+    job: TrainJob, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every, first = rows(whole), sum(epoch == 0 for epoch, _ in rows(whole))
+    for step in (2, first):
+        shutil.copytree(whole / "checkpoints" / f"step-{step:08d}", tmp_path / "checkpoints" / f"step-{step:08d}")
+    os.truncate(tmp_path / "checkpoints" / f"step-{first:08d}" / STATE, 5000)
+    shutil.copy(whole / "vocabulary.pt", tmp_path)
+    monkeypatch.setattr(training, "worker", recorded)
+    training.fit(replace(job, out=str(tmp_path), cfg=replace(job.cfg, num_workers=2)))
+    assert f"resumes in epoch 1 of 2 after 2 of its {first} steps" in (tmp_path / "log-0").read_text()
+    both = zip(rows(tmp_path, 0), rows(tmp_path, 1), strict=True)
+    together = [(epoch, sorted(one + other)) for (epoch, one), (_, other) in both]
+    assert together == [(epoch, sorted(row)) for epoch, row in every[2:]]
+    for one, other in zip(metrics(tmp_path)["history"], metrics(whole)["history"], strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-3)
+    same_weights(tmp_path, whole)
 
 
 def test_a_run_that_ended_before_its_draft_was_saved_does_not_train_again(
@@ -141,7 +215,7 @@ def test_training_starts_from_a_published_draft_and_resumes_from_its_own_checkpo
     write_tiny_draft(tmp_path / "source", served)
     rewrite_tensors(tmp_path / "source", lambda tensors: tensors["lm_head.weight"].neg_())
     write_flat(tmp_path / "source", job.verifier, start, Naming.midlayer, 3)
-    out, cfg = tmp_path / "out", replace(job.cfg, lr=1e-12, epochs=1)
+    out, cfg = tmp_path / "out", replace(job.cfg, lr=1e-12, epochs=1, checkpoint_every_steps=500)
     out.mkdir()
     begun = replace(job, cfg=cfg, init_from=str(start), out=str(out))
     training.fit(begun)

@@ -242,6 +242,22 @@ def test_the_table_comes_before_the_refusal(make: Make, capsys: pytest.CaptureFi
         assert part in printed
 
 
+def test_a_budget_for_shards_is_the_disk_where_nothing_else_is_said(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = make("kimi_k25")
+    each = data(cfg, facts_of(cfg)).tokens_each * data(cfg, facts_of(cfg)).token
+    fit = 1000 * GIB // each  # checkpoints are not in that budget
+    with pytest.raises(ConfigError, match=rf"prompts\.max_prompts=({fit}|{fit - 1}) would fit"):
+        plan(make("kimi_k25", "extract.disk_budget_gib=1000"))
+    assert "GiB of disk (extract.disk_budget_gib, and the checkpoints)" in capsys.readouterr().out
+    plan(make("kimi_k25", "extract.disk_budget_gib=2462"))
+    with pytest.raises(ConfigError, match=r"prompts\.max_prompts=7843 would fit"):
+        plan(make("kimi_k25", "extract.disk_budget_gib=4000", "plan.disk_gib=1000"))
+    with pytest.raises(ConfigError, match=r"extract\.disk_budget_gib: 0\.0 must be greater than 0"):
+        plan(make("kimi_k25", "extract.disk_budget_gib=0"))
+
+
 def test_a_rate_says_where_it_comes_from(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     plan(make("kimi_k25", "plan.disk_gib=4000", "plan.extract_tokens_per_s=4000"))
     printed = capsys.readouterr().out

@@ -15,6 +15,8 @@ from actors.responses import response_name, response_row
 from actors.shards import ManifestRow, ShardMeta, committed, plan_shards
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, EngineConfig, ExtractConfig, GenerateConfig
+from workflows.disk_room import check_room
+from workflows.memory import GIB
 from workflows.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ def extract(
     job = _job(generate_cfg, cfg, engine, prompts_out, out, meta=meta, responses=responses)
     sweep(out)
     done = committed(out, job.num_shards, meta.config_hash)
+    check_room(job, done)
     spec = EngineSpec(verifier.path, engine, trust_remote_code, capture_layers=layers)
     rows = _complete(spec, job, done, cfg, "extract", pool)
     return {**_account(rows, cfg.max_lost_fraction), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
@@ -95,6 +98,7 @@ def _job(
         max_model_len=engine.max_model_len,
         meta=meta,
         responses=str(responses) if responses else None,
+        disk_budget=None if extract_cfg.disk_budget_gib is None else int(extract_cfg.disk_budget_gib * GIB),
     )
 
 

@@ -1,0 +1,49 @@
+"""Training and validation data of one worker, as speculators' trainer takes them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from speculators.models.eagle3.data import shift_batch
+from speculators.train.data import CollateFn
+from speculators.train.recovery import RECOVERY_METADATA_KEY
+from torch.utils.data import DataLoader
+
+from actors.shard_dataset import ShardDataset
+from actors.step_sampler import StepSampler
+from actors.train_job import TrainJob
+
+
+class Rows(CollateFn):
+    """One packed row; an empty one is the end of an epoch here, not the lost data that speculators would warn of."""
+
+    def __call__(self, batch: Sequence[Any]) -> dict[str, Any]:
+        row = super().__call__(batch)
+        row.pop(RECOVERY_METADATA_KEY, None)
+        return row
+
+
+def loaders(job: TrainJob, dtype: torch.dtype, rank: int, world: int) -> tuple[DataLoader, DataLoader | None]:
+    """Rows of this worker in a training and a validation epoch; None without validation conversations."""
+    cfg, shards = job.cfg, [Path(s) for s in job.shards]
+    bin_tokens = cfg.batch_tokens // cfg.bins
+    row_tokens = bin_tokens * cfg.bins // world
+    collate = Rows(row_tokens, job.verifier.hidden_size, len(job.draft.aux_layers), dtype, preprocess=shift_batch)
+
+    def loader(samples: frozenset[int]) -> DataLoader | None:
+        data = ShardDataset(shards, set(samples), cfg.max_sample_tokens, dtype)
+        sampler = StepSampler(data.approx_lengths, bin_tokens, cfg.bins, seed=cfg.seed, rank=rank, world=world)
+        return DataLoader(data, batch_sampler=sampler, collate_fn=collate) if len(data) else None
+
+    training = loader(job.train_samples)
+    if training is None:
+        raise ValueError("train: no conversation to train on has states; remove extract's record.json and run again")
+    return training, loader(job.val_samples)
+
+
+def steps_of(loader: DataLoader, epochs: int) -> int:
+    """Optimizer steps of a whole run: epochs differ by a few, since each is packed anew."""
+    sampler = loader.batch_sampler
+    assert isinstance(sampler, StepSampler)
+    return sum(len(sampler.steps(epoch)) for epoch in range(epochs))

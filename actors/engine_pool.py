@@ -18,9 +18,11 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from actors.engine import EngineSpec
 from actors.engine_actor import EngineActor, EngineHandle
 from actors.quiet import runtime_env
-from actors.room import ENGINE_KEYS, engine_resources, wait_for_node
+from actors.reservation import Reservation
+from actors.room import ENGINE_KEYS, engine_resources, said, wait_for_node
 
 ALIVE_S = 30.0  # an idle engine answers within this, or is replaced
+PLACE_S = 2.0  # for Ray to find a place that is free, or that an engine left
 MAX_IDLE = 1  # engines kept after their work, beside those that were prepared
 
 
@@ -29,6 +31,7 @@ class _Entry:
     spec: EngineSpec
     name: str
     actor: Any
+    place: Reservation
 
 
 class EnginePool:
@@ -41,9 +44,13 @@ class EnginePool:
 
     def prepare(self, spec: EngineSpec, name: str) -> None:
         """Start an engine in the background if the cluster has room for it now; otherwise do nothing."""
-        held = any(entry.spec == spec for entry in (*self._idle, *self._prepared))
-        if not held and _free(engine_resources(spec)):
-            self._prepared.append(_create(spec, name))
+        if any(entry.spec == spec for entry in (*self._idle, *self._prepared)):
+            return
+        place = Reservation(engine_resources(spec))
+        if place.granted(PLACE_S):
+            self._prepared.append(_create(spec, name, place))
+        else:
+            place.release()
 
     @contextmanager
     def __call__(self, spec: EngineSpec, name: str) -> Iterator[EngineHandle]:
@@ -52,7 +59,7 @@ class EnginePool:
             _await_start(entry)
             yield EngineHandle(entry.actor, name)
         except BaseException:
-            ray.kill(entry.actor)
+            _kill(entry)
             raise
         self._idle.append(entry)
         self._evict(MAX_IDLE)
@@ -70,24 +77,35 @@ class EnginePool:
                     return entry
         wanted = engine_resources(spec)
         wait_for_node(wanted, name, self._wait_s, ENGINE_KEYS)
-        while (self._idle or self._prepared) and not _free(wanted):
-            _end((self._idle or self._prepared).pop(0))
-        return _create(spec, name)
+        place = Reservation(wanted)
+        try:
+            while (self._idle or self._prepared) and not place.granted(PLACE_S):
+                _end((self._idle or self._prepared).pop(0))
+            if not place.granted(limit := spec.config.start_timeout_s):
+                raise RuntimeError(
+                    f"the engine {name} needs {said(wanted)} on one node, and other work has held them for {limit:g} s "
+                    "(engine.start_timeout_s): end that work, add nodes, or raise the limit."
+                )
+        except BaseException:
+            place.release()
+            raise
+        return _create(spec, name, place)
 
     def _evict(self, keep: int) -> None:
         while len(self._idle) > keep:
             _end(self._idle.pop(0))
 
 
-def _create(spec: EngineSpec, name: str) -> _Entry:
+def _create(spec: EngineSpec, name: str, place: Reservation) -> _Entry:
     options = {
         "num_cpus": spec.config.num_cpus,
         "num_gpus": spec.config.num_gpus,
         "max_concurrency": 1000,
         "runtime_env": runtime_env(),
+        **place.options(),
     }
     actor = ray.remote(EngineActor).options(name=f"eyrie:{name}:{time.time_ns()}", **options).remote(spec, name)
-    return _Entry(spec, name, actor)
+    return _Entry(spec, name, actor, place)
 
 
 def _await_start(entry: _Entry) -> None:
@@ -110,7 +128,7 @@ def _alive(entry: _Entry) -> bool:
     try:
         ray.get(entry.actor.ready.remote(), timeout=ALIVE_S)
     except (RayActorError, GetTimeoutError):
-        ray.kill(entry.actor)
+        _kill(entry)
         return False
     return True
 
@@ -118,10 +136,9 @@ def _alive(entry: _Entry) -> bool:
 def _end(entry: _Entry) -> None:
     with contextlib.suppress(RayActorError, GetTimeoutError):  # it is dead already, or will be now
         ray.get(entry.actor.close.remote(), timeout=60)
+    _kill(entry)
+
+
+def _kill(entry: _Entry) -> None:
     ray.kill(entry.actor)
-
-
-def _free(wanted: dict[str, float]) -> bool:
-    """Whether one node has these resources free now."""
-    nodes = ray._private.state.available_resources_per_node().values()
-    return any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in nodes)
+    entry.place.release()

@@ -20,7 +20,7 @@ Resources = dict[str, float]
 
 
 def engine_resources(spec: EngineSpec) -> Resources:
-    return {"CPU": spec.config.num_cpus, "GPU": spec.config.num_gpus}
+    return _nonzero({"CPU": spec.config.num_cpus, "GPU": spec.config.num_gpus})
 
 
 def wait_for_node(wanted: Resources, name: str, wait_s: float, change: str) -> None:
@@ -30,7 +30,7 @@ def wait_for_node(wanted: Resources, name: str, wait_s: float, change: str) -> N
 
 def wait_for_workers(each: Resources, count: int, name: str, wait_s: float, change: str) -> None:
     """Wait until the nodes are large enough for `count` workers that need `each`; RuntimeError says what is missing."""
-    each = {kind: amount for kind, amount in each.items() if amount > 0}
+    each = _nonzero(each)
     if _fitting(each) >= count:
         return
     lack = _lack(each, count, name)
@@ -44,6 +44,10 @@ def wait_for_workers(each: Resources, count: int, name: str, wait_s: float, chan
                     f"or change {change}."
                 )
             time.sleep(min(POLL_S, max(0.01, wait_s / 10)))
+
+
+def _nonzero(amounts: Resources) -> Resources:
+    return {kind: amount for kind, amount in amounts.items() if amount > 0}
 
 
 def _nodes() -> list[Resources]:
@@ -60,13 +64,14 @@ def _fitting(each: Resources) -> float:
 def _lack(each: Resources, count: int, name: str) -> str:
     nodes = _nodes()
     have = f"the most that {len(nodes)} node{'s have' if len(nodes) != 1 else ' has'} is "
-    have += _said({kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in each})
+    have += said({kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in each})
     if count == 1:
-        return f"{name} needs {_said(each)} on one node; {have}"
-    return f"{name} needs {count} workers with {_said(each)} each, and there is room for {_fitting(each):g}; {have}"
+        return f"{name} needs {said(each)} on one node; {have}"
+    return f"{name} needs {count} workers with {said(each)} each, and there is room for {_fitting(each):g}; {have}"
 
 
-def _said(amounts: Resources) -> str:
+def said(amounts: Resources) -> str:
+    """As `8 GPUs and 16 CPUs`."""
     ordered = sorted(amounts.items(), reverse=True)  # GPUs first
     return " and ".join(f"{amount:g} {kind}{'' if amount == 1 else 's'}" for kind, amount in ordered)
 

@@ -12,6 +12,7 @@ import ray
 from actors.draft_formats import write_flat
 from actors.engine import DraftSpec, EngineSpec, Sampling
 from actors.engine_pool import EnginePool
+from actors.reservation import Reservation
 from actors.verifier import read_verifier
 from conf.schema import EngineConfig, EngineKind, Naming
 from tests.tiny_draft import write_tiny_draft
@@ -114,6 +115,35 @@ def test_nothing_is_prepared_where_there_is_no_room(pool: EnginePool, tiny_llama
         before = alive()
         pool.prepare(spec(tiny_llama, num_cpus=2), name="waiting")
         assert alive() == before
+
+
+def test_two_engines_that_both_want_the_last_place_get_it_one_after_the_other(
+    pool: EnginePool, tiny_llama: Path
+) -> None:
+    """Both asked for at once, before Ray reports that the first took it: seen on one GPU."""
+    first, second = spec(tiny_llama, num_cpus=3), spec(tiny_llama, num_cpus=3, max_model_len=999)
+    before = alive()
+    pool.prepare(first, name="first")
+    pool.prepare(second, name="second")
+    assert len(alive() - before) == 1
+    for one in (first, second):
+        with pool(one, name="used") as handle:
+            assert len(handle.generate([PROMPT], Sampling(3))) == 1
+
+
+def test_a_place_that_other_work_holds_is_an_error_that_says_so(pool: EnginePool, tiny_llama: Path) -> None:
+    other = Reservation({"CPU": 2})
+    assert other.granted(5)
+    try:
+        with (
+            pytest.raises(RuntimeError, match=r"big needs 3 CPUs on one node, and other work has held them for 0.5 s"),
+            pool(spec(tiny_llama, num_cpus=3, start_timeout_s=0.5), name="big"),
+        ):
+            pass
+    finally:
+        other.release()
+    with pool(spec(tiny_llama, num_cpus=3), name="big") as handle:  # nothing of the refused one is held
+        assert len(handle.generate([PROMPT], Sampling(3))) == 1
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_gpus", 1), ("num_cpus", 64)])

@@ -20,7 +20,8 @@ from actors.disk import Budget, shard_bytes
 from actors.engine import Engine, Message, Sampling, StatesMismatch
 from actors.responses import Response, commit_responses, read_responses, response_name
 from actors.rollout import Rollout, roll_out
-from actors.shards import ManifestRow, SampleStates, ShardMeta, commit
+from actors.shard_store import commit_to
+from actors.shards import ManifestRow, SampleStates, ShardMeta, commit, to_table, with_account
 from actors.suspects import SAMPLE_DEATHS, Suspects
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Job:
     meta: ShardMeta | None = None
     responses: str | None = None
     disk_budget: int | None = None  # bytes of all shards; None: what the file system has
+    store: str | None = None  # URI of the shards of states, when they do not lie in `out`
 
     @property
     def num_shards(self) -> int:
@@ -77,9 +79,18 @@ async def run_shard(engine: Engine, job: Job, shard: int, care: Care = Care()) -
         samples.append(
             SampleStates(number, rollout.token_ids[:length], rollout.loss_mask[:length], rollout.hidden_states)
         )
+    # in a thread: gigabytes take seconds, and the engine's other requests are served by this loop
+    return await asyncio.to_thread(_commit, job, shard, samples, dict(dropped))
+
+
+def _commit(job: Job, shard: int, samples: list[SampleStates], dropped: dict[str, int]) -> ManifestRow:
+    assert job.meta
+    if job.store:
+        table = with_account(to_table(samples, job.meta), len(samples), dropped)
+        return commit_to(job.store, shard, job.num_shards, table)
     rows = sum(len(sample.token_ids) for sample in samples)
     with Budget(Path(job.out), job.num_shards, job.disk_budget).room(shard, shard_bytes(rows, job.meta.row_bytes)):
-        return commit(Path(job.out), shard, job.num_shards, samples, job.meta, dict(dropped))
+        return commit(Path(job.out), shard, job.num_shards, samples, job.meta, dropped)
 
 
 def finite(states: np.ndarray) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from actors.commit import TEMPORARY
 from actors.full_disk import GIB, gib, is_full
+from actors.halt import Halt
 
 ROW_BYTES = 13  # of a shard beside the states: sample, position, token id, loss mask
 FOOTER = 16 << 10  # bytes: schema, metadata, the manifest row
@@ -24,8 +25,8 @@ CLAIM = f"{TEMPORARY}room-"  # and a shard: an empty file whose nominal size is 
 KEY = "extract.disk_budget_gib"
 
 
-class DiskFull(RuntimeError):
-    """Says what is committed, what is still to come, how much is missing and what to do. Not to be retried."""
+class DiskFull(Halt):
+    """Says what is committed, what is still to come, how much is missing and what to do."""
 
 
 @dataclass(frozen=True)

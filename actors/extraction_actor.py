@@ -41,5 +41,9 @@ class ExtractionActor:
             os._exit(1)  # sys.exit would count as an intended end
         return json.dumps(asdict(row))
 
+    async def busy_share(self) -> float:
+        """Of its life, in which its engine had work."""
+        return self._engine.busy_share()
+
     async def close(self) -> None:
         self._engine.close()

@@ -1,4 +1,4 @@
-"""Committed shards as a speculators data set: memory-mapped, one item a conversation.
+"""Committed shards as a speculators data set: memory-mapped, one item a conversation; those of a store from a cache.
 
 Shapes: T tokens, A aux layers, H hidden size.
 """
@@ -8,10 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from speculators.train.data import BaseDataset
 
+from actors.shard_cache import ShardCache
+from actors.shard_store import is_uri, read_columns
 from actors.shards import SampleStates, read_samples
 
 OPEN_SHARDS = 64  # kept decoded by each reader; their pages are the system's to drop
@@ -20,11 +21,19 @@ OPEN_SHARDS = 64  # kept decoded by each reader; their pages are the system's to
 class ShardDataset(BaseDataset):
     """Samples of `shards` whose number is in `samples`, cut at `max_len` tokens, in the order of the shards."""
 
-    def __init__(self, shards: Sequence[Path], samples: set[int], max_len: int, dtype: torch.dtype):
-        self._index: list[tuple[Path, int]] = []  # (file, place in it)
+    def __init__(
+        self,
+        shards: Sequence[str],
+        samples: set[int],
+        max_len: int,
+        dtype: torch.dtype,
+        cache: ShardCache | None = None,
+    ):
+        self._index: list[tuple[str, int]] = []  # (path or URI, place in it)
+        self._cache = cache or ShardCache(None, None)
         self._lengths: list[int] = []
         for file in shards:
-            counts = pq.read_table(file, columns=["sample"])["sample"].value_counts().to_pylist()
+            counts = read_columns(file, ["sample"])["sample"].value_counts().to_pylist()
             tokens = {entry["values"]: entry["counts"] for entry in counts}
             # value_counts keeps the order of first appearance, which is the order of read_samples
             for place, (sample, length) in enumerate(tokens.items()):
@@ -43,7 +52,7 @@ class ShardDataset(BaseDataset):
     def _get_raw_data(self, index: int) -> dict[str, Any]:
         """hidden_states [T, A*H], verifier_last_hidden_states [T, H], input_ids [T], loss_mask [T]."""
         file, place = self._index[index]
-        sample = _open(file)[place]
+        sample = _open(file, self._cache)[place]
         length = self._lengths[index]
         states = torch.from_numpy(sample.hidden_states[:length].copy()).view(torch.bfloat16)
         return {
@@ -55,5 +64,5 @@ class ShardDataset(BaseDataset):
 
 
 @lru_cache(maxsize=OPEN_SHARDS)
-def _open(file: Path) -> list[SampleStates]:
-    return read_samples(file)
+def _open(file: str, cache: ShardCache) -> list[SampleStates]:
+    return read_samples(cache.get(file) if is_uri(file) else Path(file))

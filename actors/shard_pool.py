@@ -9,9 +9,9 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.capture import Job
-from actors.disk import DiskFull
 from actors.engine import EngineSpec
 from actors.extraction_actor import ExtractionActor
+from actors.halt import Halt
 from actors.pool_size import pool_size, read_size
 from actors.quiet import runtime_env
 from actors.room import ENGINE_KEYS, engine_resources, wait_for_workers
@@ -80,8 +80,8 @@ def run_pool(
             for shard, row in WorkerPool(hooks, cfg.shards_in_flight, MAX_START_DEATHS).run(todo):
                 suspects.cleared(shard)
                 yield ManifestRow(**json.loads(row))
-    except DiskFull as error:  # a worker's, in Ray's wrapping
-        raise DiskFull(str(getattr(error, "cause", error))) from None
+    except Halt as error:  # a worker's, in Ray's wrapping
+        raise getattr(error, "cause", error) from None
     except (WorkerDoesNotStart, RayActorError) as error:
         raise RuntimeError(
             f"{name}: the engine did not start: {error}. The cause is in its lines above; out of memory and an "

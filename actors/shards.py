@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,7 @@ class ManifestRow:
     """Account of one committed shard. `samples_in = samples + sum(dropped.values())`."""
 
     shard: int
-    file: str
+    file: str  # name in the step's directory, or URI (actors/shard_store.py)
     rows: int
     bytes: int
     sha256: str
@@ -64,6 +65,11 @@ class SampleStates:
 
 def shard_name(shard: int, num_shards: int) -> str:
     return f"part-{shard:05d}-of-{num_shards:05d}.parquet"
+
+
+def manifest_name(shard: int, num_shards: int) -> str:
+    """Of a shard's manifest row, beside it."""
+    return shard_name(shard, num_shards).replace(".parquet", ".json")
 
 
 def plan_shards(num_samples: int, samples_per_shard: int) -> list[range]:
@@ -114,45 +120,55 @@ def to_table(samples: list[SampleStates], meta: ShardMeta) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema(meta))
 
 
+def with_account(table: pa.Table, samples: int, dropped: dict[str, int]) -> pa.Table:
+    """The shard's table, which then says itself what went into it."""
+    account = {"samples_in": samples + sum(dropped.values()), "dropped": dropped}
+    return table.replace_schema_metadata({**table.schema.metadata, "eyrie.account": json.dumps(account)})
+
+
+def write_table(table: pa.Table, where: Any) -> None:
+    """`where`: a path, or a file to write to."""
+    rows_per_group = max(1, ROW_GROUP_BYTES // table.schema.field("hidden_states").type.byte_width)
+    pq.write_table(
+        table, where, row_group_size=rows_per_group, compression="none", use_dictionary=False, write_statistics=False
+    )
+
+
 def commit(
     directory: Path, shard: int, num_shards: int, samples: list[SampleStates], meta: ShardMeta, dropped: dict[str, int]
 ) -> ManifestRow:
     """Write a shard and its manifest row; returns the row of whoever committed first."""
     final = directory / shard_name(shard, num_shards)
-    table = to_table(samples, meta)
-    account = {"samples_in": len(samples) + sum(dropped.values()), "dropped": dropped}
-    table = table.replace_schema_metadata({**table.schema.metadata, "eyrie.account": json.dumps(account)})
-    rows_per_group = max(1, ROW_GROUP_BYTES // meta.row_bytes)
-    commit_once(
-        final,
-        lambda file: pq.write_table(
-            table, file, row_group_size=rows_per_group, compression="none", use_dictionary=False, write_statistics=False
-        ),
-    )
+    table = with_account(to_table(samples, meta), len(samples), dropped)
+    commit_once(final, lambda file: write_table(table, file))
     return write_manifest_row(final, shard)
 
 
 def write_manifest_row(final: Path, shard: int) -> ManifestRow:
     """Derive the manifest row from a committed file, so that a crash between the two loses nothing."""
-    parquet = pq.ParquetFile(final, memory_map=True)
-    metadata = parquet.schema_arrow.metadata or {}
+    table = pq.read_table(final, columns=["sample", "loss_mask"])
+    row = account_of(table, shard, final.name, final.stat().st_size, file_sha256(final))
+    replace_atomically(final.with_suffix(".json"), json.dumps(asdict(row), sort_keys=True))
+    return row
+
+
+def account_of(table: pa.Table, shard: int, file: str, size: int, sha256: str) -> ManifestRow:
+    """Manifest row of a shard's table, of which the columns `sample` and `loss_mask` are enough."""
+    metadata = table.schema.metadata or {}
     described = {k.decode(): json.loads(v) for k, v in metadata.items() if k.startswith(b"eyrie.")}
-    columns = parquet.read(columns=["sample", "loss_mask"])
     row = ManifestRow(
         shard=shard,
-        file=final.name,
-        rows=parquet.metadata.num_rows,
-        bytes=final.stat().st_size,
-        sha256=file_sha256(final),
+        file=file,
+        rows=table.num_rows,
+        bytes=size,
+        sha256=sha256,
         config_hash=described["eyrie.config_hash"],
         samples_in=described["eyrie.account"]["samples_in"],
-        samples=len(columns["sample"].unique()),
-        supervised=pc.sum(columns["loss_mask"]).as_py() or 0,
+        samples=len(table["sample"].unique()),
+        supervised=pc.sum(table["loss_mask"]).as_py() or 0,
         dropped=described["eyrie.account"]["dropped"],
     )
-    assert row.samples_in == row.samples + sum(row.dropped.values()), f"{final}: samples do not add up: {row}"
-    manifest = final.with_suffix(".json")
-    replace_atomically(manifest, json.dumps(asdict(row), sort_keys=True))
+    assert row.samples_in == row.samples + sum(row.dropped.values()), f"{file}: samples do not add up: {row}"
     return row
 
 
@@ -169,6 +185,11 @@ def committed(directory: Path, num_shards: int, config_hash: str) -> dict[int, M
             raise ValueError(f"{final} was written by config {row.config_hash}, not {config_hash}; move it away")
         rows[shard] = row
     return rows
+
+
+def manifest_rows(directory: Path) -> list[ManifestRow]:
+    """Of a finished extraction, in the order of the shards."""
+    return [ManifestRow(**json.loads(file.read_text())) for file in sorted(directory.glob("part-*.json"))]
 
 
 def read_meta(file: Path) -> ShardMeta:

@@ -1,7 +1,6 @@
 """Training and validation data of one worker, as speculators' trainer takes them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +9,8 @@ from speculators.train.data import CollateFn
 from speculators.train.recovery import RECOVERY_METADATA_KEY
 from torch.utils.data import DataLoader
 
+from actors.full_disk import GIB
+from actors.shard_cache import ShardCache
 from actors.shard_dataset import ShardDataset
 from actors.step_sampler import StepSampler
 from actors.train_job import TrainJob
@@ -26,13 +27,14 @@ class Rows(CollateFn):
 
 def loaders(job: TrainJob, dtype: torch.dtype, rank: int, world: int) -> tuple[DataLoader, DataLoader | None]:
     """Rows of this worker in a training and a validation epoch; None without validation conversations."""
-    cfg, shards = job.cfg, [Path(s) for s in job.shards]
+    cfg = job.cfg
+    cache = ShardCache(cfg.shard_cache, None if cfg.shard_cache_gib is None else int(cfg.shard_cache_gib * GIB))
     bin_tokens = cfg.batch_tokens // cfg.bins
     row_tokens = bin_tokens * cfg.bins // world
     collate = Rows(row_tokens, job.verifier.hidden_size, len(job.draft.aux_layers), dtype, preprocess=shift_batch)
 
     def loader(samples: frozenset[int]) -> DataLoader | None:
-        data = ShardDataset(shards, set(samples), cfg.max_sample_tokens, dtype)
+        data = ShardDataset(job.shards, set(samples), cfg.max_sample_tokens, dtype, cache)
         sampler = StepSampler(data.approx_lengths, bin_tokens, cfg.bins, seed=cfg.seed, rank=rank, world=world)
         return DataLoader(data, batch_sampler=sampler, collate_fn=collate) if len(data) else None
 

@@ -13,7 +13,7 @@ class TrainJob:
     cfg: TrainConfig
     draft: DraftConfig
     verifier: Verifier
-    shards: tuple[str, ...]
+    shards: tuple[str, ...]  # paths, or URIs (actors/shard_store.py)
     train_samples: frozenset[int]
     val_samples: frozenset[int]
     out: str

@@ -72,7 +72,7 @@ def _vocabulary(job: TrainJob, rank: int) -> Vocabulary:
     """Counted once, by rank 0, and kept: a resumed run must map tokens as the run before it."""
     file = Path(job.out) / "vocabulary.pt"
     if rank == 0 and not file.exists():
-        counts = count_tokens([Path(s) for s in job.shards], set(job.train_samples))
+        counts = count_tokens(job.shards, set(job.train_samples))
         if job.init_from:
             found = start_vocabulary(Path(job.init_from), counts, job.verifier.vocab_size, job.kept)
         else:

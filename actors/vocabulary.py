@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import torch
 from speculators.train.vocab_mapping import build_vocab_mappings_from_distribution
 
 from actors.commit import whole_file
+from actors.shard_store import read_columns
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Vocabulary:
     counted: int  # supervised tokens of the training split
 
 
-def count_tokens(shards: Iterable[Path], samples: set[int]) -> Counter[int]:
+def count_tokens(shards: Iterable[str], samples: set[int]) -> Counter[int]:
     """How often each token id is supervised in the given samples."""
     counts: Counter[int] = Counter()
     for file in shards:
-        table = pq.read_table(file, columns=["sample", "token_id", "loss_mask"]).to_pandas()
+        table = read_columns(file, ["sample", "token_id", "loss_mask"]).to_pandas()
         chosen = table[table["loss_mask"] & table["sample"].isin(samples)]
         counts.update(chosen["token_id"].value_counts().to_dict())
     return counts

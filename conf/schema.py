@@ -170,6 +170,7 @@ class ExtractConfig:
     # of conversations that may be lost to dead engines, states that are not finite, or states of other tokens
     max_lost_fraction: float = runtime(0.001)
     disk_budget_gib: float | None = runtime(None)  # for all shards of states; None: what the file system has
+    store: str | None = runtime(None)  # s3://bucket/folder or gs://…: the states lie there, all else in output_root
     shards_in_flight: int = runtime(2)  # for each worker, so that the engine's batch never drains between shards
 
 
@@ -199,6 +200,8 @@ class TrainConfig:
     use_gpu: bool = runtime(True)
     attention: str = runtime("simple_flex_attention")  # "eager" on CPU
     loss_implementation: str = runtime("fused")  # "eager" on CPU
+    shard_cache: str | None = runtime(None)  # copies of shards in extract.store, on each node; None: in /tmp
+    shard_cache_gib: float | None = runtime(None)  # at most, a node; None: as many as there are
     checkpoint_every_steps: int = runtime(500)  # and at the end of each epoch
     keep_checkpoints: int = runtime(2)
     max_failures: int = runtime(3)  # worker group restarts

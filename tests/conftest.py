@@ -23,6 +23,8 @@ os.environ.update(
     VLLM_NO_USAGE_STATS="1",
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",
+    AWS_ACCESS_KEY_ID="test",  # for tests/s3.py, on Ray's workers too
+    AWS_SECRET_ACCESS_KEY="secret-of-the-test",
     PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
 )
 os.environ.pop("RAY_ADDRESS", None)  # tests never join somebody's cluster

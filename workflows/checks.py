@@ -97,6 +97,7 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "train.muon_lr": cfg.train.muon_lr,
         "engine.kv_cache_gib": cfg.engine.kv_cache_gib,
         "extract.disk_budget_gib": cfg.extract.disk_budget_gib,
+        "train.shard_cache_gib": cfg.train.shard_cache_gib,
     }
     above_0 |= {key: value for key, value in nullable.items() if value is not None}
     yield from (f"{key}: {value} is too small; give 1 or more" for key, value in at_least_1.items() if not value >= 1)
@@ -111,6 +112,8 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         yield f"generate.top_p: {cfg.generate.top_p} is out of range; give more than 0, at most 1"
     if not 0 < cfg.engine.gpu_memory_utilization <= 1:
         yield f"engine.gpu_memory_utilization: {cfg.engine.gpu_memory_utilization} must be in (0, 1]; try 0.9"
+    if cfg.extract.store and cfg.extract.disk_budget_gib is not None:
+        yield "extract.disk_budget_gib: the shards lie in extract.store, which has no such budget; give null"
     if cfg.extract.workers.max < cfg.extract.workers.min:
         yield (
             f"extract.workers.max: {cfg.extract.workers.max} is less than extract.workers.min "

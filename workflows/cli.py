@@ -1,6 +1,6 @@
 """The command line: hydra composes, `load` types, a user's mistake ends in one message and exit code 2.
 
-A disk without room for a shard ends in one message too, and in exit code 1.
+What stops a run without being anybody's bug, a full disk say, ends in one message too, and in exit code 1.
 """
 
 import os
@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from actors.disk import DiskFull
+from actors.halt import Halt
 from conf.schema import EyrieConfig
 from workflows.config import explain, load, register
 from workflows.errors import ConfigError
@@ -36,7 +36,7 @@ def launch(task: Callable[[EyrieConfig], None]) -> None:
         entry()
     except ConfigError as error:
         _refuse(str(error))
-    except DiskFull as error:  # nobody's mistake, and no bug either
+    except Halt as error:  # nobody's mistake, and no bug either
         _refuse(str(error), code=1)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error, HydraException) else error

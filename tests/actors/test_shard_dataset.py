@@ -22,14 +22,14 @@ def sample(number: int) -> SampleStates:
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
+def shards(tmp_path: Path) -> list[str]:
     """Samples 7, 3, 8 and 1, 0, with an empty shard between."""
     for shard, numbers in enumerate([(7, 3, 8), (), (1, 0)]):
         commit(tmp_path, shard, 3, [sample(n) for n in numbers], META, {} if numbers else {"too_long": 1})
-    return [tmp_path / shard_name(shard, 3) for shard in range(3)]
+    return [str(tmp_path / shard_name(shard, 3)) for shard in range(3)]
 
 
-def test_an_item_is_one_conversation_in_speculators_shapes(shards: list[Path]) -> None:
+def test_an_item_is_one_conversation_in_speculators_shapes(shards: list[str]) -> None:
     item = ShardDataset(shards, set(LENGTHS), 100, torch.bfloat16)[1]
     wanted = sample(3)
     assert item["input_ids"].dtype == torch.int64 and item["input_ids"].tolist() == wanted.token_ids.tolist()
@@ -41,7 +41,7 @@ def test_an_item_is_one_conversation_in_speculators_shapes(shards: list[Path]) -
     assert item["lengths"].tolist() == [12] and item["position_ids"].tolist() == list(range(12))
 
 
-def test_conversations_come_in_the_order_of_the_shards(shards: list[Path]) -> None:
+def test_conversations_come_in_the_order_of_the_shards(shards: list[str]) -> None:
     data = ShardDataset(shards, set(LENGTHS), 100, torch.bfloat16)
     assert [len(data[i]["input_ids"]) for i in range(len(data))] == list(LENGTHS.values())
     assert data.approx_lengths == [n - 1 for n in LENGTHS.values()]  # each state is paired with the token after it
@@ -49,7 +49,7 @@ def test_conversations_come_in_the_order_of_the_shards(shards: list[Path]) -> No
     assert [len(backwards[i]["input_ids"]) for i in range(len(backwards))] == [6, 4, 5, 12, 9]
 
 
-def test_only_the_chosen_samples_are_in_it(shards: list[Path]) -> None:
+def test_only_the_chosen_samples_are_in_it(shards: list[str]) -> None:
     data = ShardDataset(shards, {8, 0, 99}, 100, torch.bfloat16)
     assert len(data) == 2
     assert [item["input_ids"].tolist() for item in (data[0], data[1])] == [
@@ -59,7 +59,7 @@ def test_only_the_chosen_samples_are_in_it(shards: list[Path]) -> None:
     assert len(ShardDataset(shards, {99}, 100, torch.bfloat16)) == 0
 
 
-def test_long_conversations_are_cut(shards: list[Path]) -> None:
+def test_long_conversations_are_cut(shards: list[str]) -> None:
     data = ShardDataset(shards, {3, 0}, 6, torch.bfloat16)
     assert data.approx_lengths == [5, 3]
     for key in ("input_ids", "loss_mask", "hidden_states", "verifier_last_hidden_states"):
@@ -67,7 +67,7 @@ def test_long_conversations_are_cut(shards: list[Path]) -> None:
         assert torch.equal(data[0][key], whole[:6])
 
 
-def test_an_item_may_be_changed_without_harm_to_the_shard(shards: list[Path]) -> None:
+def test_an_item_may_be_changed_without_harm_to_the_shard(shards: list[str]) -> None:
     data = ShardDataset(shards, {7}, 100, torch.bfloat16)
     first = data[0]["hidden_states"].clone()
     for tensor in data[0].values():

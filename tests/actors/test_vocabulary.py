@@ -77,7 +77,7 @@ def test_only_supervised_tokens_of_the_training_samples_are_counted(tmp_path: Pa
 
     commit(tmp_path, 0, 2, [sample(0, [5, 5, 6], [False, True, True]), sample(1, [9, 9], [True, True])], META, {})
     commit(tmp_path, 1, 2, [sample(2, [6, 7], [True, False])], META, {})
-    files = [tmp_path / shard_name(shard, 2) for shard in range(2)]
+    files = [str(tmp_path / shard_name(shard, 2)) for shard in range(2)]
     assert count_tokens(files, {0, 2}) == Counter({6: 2, 5: 1})
     assert count_tokens(files, {1}) == Counter({9: 2})
     assert count_tokens(files, {42}) == Counter()

@@ -1,7 +1,8 @@
-"""Faults at random times against extractions on a local cluster: python -m tests.chaos --minutes 20 --seed S
+"""Faults at random times against Eyrie on a local cluster: python -m tests.chaos --minutes 20 --seed S
 
-Each round extracts the same prompts with another seed, first undisturbed and on one worker, then under faults; at its
-end the committed shards must be the same, byte for byte. Prints a table of the faults. Exit code: 0 nothing was lost.
+Each round does the same work with another seed, first undisturbed, then under faults. At its end the committed shards
+must be the same, byte for byte, or the order of the training data and the weights; with the real vLLM the ids, and the
+states within bf16 noise. Prints a table of the faults. Exit code: 0 nothing was lost.
 """
 
 import argparse
@@ -9,140 +10,110 @@ import random
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.faults import FAULTS
 from tests.chaos.machines import Machines
-from tests.chaos.run import Run
+from tests.chaos.rounds import Round, make_round
+from tests.chaos.tally import Tallies
 from tests.tiny import write_tiny_llama
-from workflows.tables import plain
 
-WORK = [
-    *("extract.samples_per_shard=2", "extract.shards_in_flight=2", "extract.workers.max=3"),
-    *("generate.temperature=1", "generate.max_new_tokens=24"),
-]
-SLOW = "+engine.extra.seconds_per_token=0.04"  # a second for a conversation
 GAP_S = (0.5, 6.0)  # between faults
-
-
-@dataclass
-class Tally:
-    """What one kind of fault did."""
-
-    injected: int = 0
-    survived: int = 0
-    recovery_s: list[float] = field(default_factory=list)  # until the next shard was committed
+RECOVERY_S = 240.0  # nothing takes longer
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--conversations", type=int, default=200, help="of a round; two make a shard")
-    parser.add_argument("--faults", type=int, help="stop after so many")
+    parser.add_argument("--conversations", type=int, default=200, help="of an extraction; two make a shard")
+    parser.add_argument("--faults", type=int, default=10**9, help="stop after so many")
+    parser.add_argument("--rounds", choices=list(FAULTS), nargs="+", default=["extract", "train"], help="in turn")
+    parser.add_argument("--only", nargs="+", help="these faults, each once, in this order")
+    parser.add_argument("--json", type=Path, help="where the figures go too")
     args = parser.parse_args(argv)
-    chance, tallies = random.Random(args.seed), defaultdict(Tally)
+    chance, tallies = random.Random(args.seed), Tallies()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     verifier = write_tiny_llama(folder / "verifier")
     end, lost, number = time.monotonic() + 60 * args.minutes, 0, 0
     machines = Machines(3)
+
+    def over() -> bool:
+        return time.monotonic() >= end or tallies.injected() >= args.faults
+
     try:
-        while time.monotonic() < end and sum(t.injected for t in tallies.values()) < (args.faults or 10**9):
-            work = [*WORK, f"prompts.max_prompts={args.conversations}", f"generate.seed={number}"]
-            calm, stormy = (
-                Run(folder / f"{kind}-{number}", verifier, machines.address, args.conversations, *work, *more)
-                for kind, more in (("calm", []), ("stormy", [SLOW]))
-            )
-            lost += one_round(number, calm, stormy, machines, chance, end, args.faults, tallies)
+        while not over() and not (number and args.only):
+            kind = args.rounds[number % len(args.rounds)]
+            work = make_round(kind, number, folder, verifier, machines, args.conversations)
+            try:
+                lost += play(work, machines, chance, over, tallies, args.only)
+            finally:
+                work.close()
             number += 1
+            if args.json:
+                tallies.write(args.json, seed=args.seed, minutes=args.minutes, rounds=number, differences=lost)
     finally:
         machines.close()
-    print(table(tallies))
-    print(f"\n{number} rounds, {sum(t.injected for t in tallies.values())} faults, {lost} shards lost or different")
+    print(tallies.table())
+    print(f"\n{number} rounds, {tallies.injected()} faults, {lost} differences to the undisturbed runs")
     return 1 if lost else 0
 
 
-def one_round(
-    number: int,
-    calm: Run,
-    stormy: Run,
+def play(
+    work: Round,
     machines: Machines,
     chance: random.Random,
-    end: float,
-    limit: int | None,
-    tallies: dict[str, Tally],
+    over: Callable[[], bool],
+    tallies: Tallies,
+    only: list[str] | None,
 ) -> int:
-    """Shards that the disturbed extraction lacks, has twice or has otherwise than the undisturbed one."""
-    try:
-        calm.finish(300)
-        disturb(stormy, machines, chance, end, limit, tallies)
-        stormy.finish(600)
-    finally:
-        calm.close()
-        stormy.close()
-    wanted, found = calm.shards(), stormy.shards()
-    different = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
-    leftovers = [file.name for file in stormy.root.glob("extract/*/*") if file.suffix not in (".parquet", ".json")]
-    print(f"round {number}: {len(found)} of {len(wanted)} shards, {len(different)} different, {stormy.starts} drivers")
-    for name in different[:5]:
-        print(f"  {name}: {wanted.get(name, 'missing')[:12]} undisturbed, {found.get(name, 'missing')[:12]} disturbed")
-    if left := [name for name in leftovers if name != "attempts"]:
-        print(f"  left behind: {left[:5]}")
-    return len(different)
+    """Differences between the disturbed and the undisturbed run."""
+    work.calm.finish(600)
+    disturb(work, machines, chance, over, tallies, only)
+    work.stormy.finish(600)
+    found = work.differences()
+    print(f"{work.kind} round: {work.stormy.starts} drivers, {len(found)} differences", flush=True)
+    for difference in found[:5]:
+        print(f"  {difference}\n  its log: {work.stormy.log}")
+    return len(found)
 
 
 def disturb(
-    run: Run,
+    work: Round,
     machines: Machines,
     chance: random.Random,
-    end: float,
-    limit: int | None,
-    tallies: dict[str, Tally],
+    over: Callable[[], bool],
+    tallies: Tallies,
+    only: list[str] | None,
 ) -> None:
     """Inject faults until the run is done or the time is over; times how long each takes to be got over."""
-    names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
-    while not run.keep_going() and time.monotonic() < end:
-        if limit is not None and sum(t.injected for t in tallies.values()) >= limit:
-            return
-        name = chance.choices(names, weights)[0]
-        before, began = run.committed(), time.monotonic()
-        did = FAULTS[name][0](machines, run, chance)
+    faults, run = FAULTS[work.kind], work.stormy
+    left = list(only) if only else None
+    while work.kind == "train" and not run.trained() and not run.keep_going():
+        time.sleep(0.2)  # half a minute of imports: nothing to lose yet
+    while not run.keep_going() and not over() and left != []:
+        name = left[0] if left else chance.choices(list(faults), [weight for _, weight in faults.values()])[0]
+        before, began = work.progress(), time.monotonic()
+        did = faults[name][0](machines, run, chance)
         if did is None:
             time.sleep(0.2)
             continue
-        tally = tallies[name]
-        tally.injected += 1
-        gap = chance.uniform(*GAP_S)
+        left = left and left[1:]
+        tallies[name].injected += 1
         done = run.keep_going()
-        while not done and run.committed() == before and time.monotonic() - began < 120:
+        while not done and work.progress() <= before and time.monotonic() - began < RECOVERY_S:
             time.sleep(0.1)
             done = run.keep_going()
         took = time.monotonic() - began
-        if done or run.committed() > before:
-            tally.survived += 1
-            tally.recovery_s.append(took)
-        print(f"{name}: {did}; a shard was committed after {took:.1f} s", flush=True)
+        if done or work.progress() > before:
+            tallies[name].survived += 1
+            tallies[name].recovery_s.append(took)
+        print(f"{name}: {did}; went on after {took:.1f} s", flush=True)
+        gap = chance.uniform(*GAP_S)
         while not done and time.monotonic() - began < gap:
             time.sleep(0.1)
             done = run.keep_going()
-        if done:
-            return
-
-
-def table(tallies: dict[str, Tally]) -> str:
-    rows = [
-        [
-            name,
-            str(tally.injected),
-            str(tally.survived),
-            f"{sorted(tally.recovery_s)[len(tally.recovery_s) // 2]:.1f}" if tally.recovery_s else "",
-            f"{max(tally.recovery_s):.1f}" if tally.recovery_s else "",
-        ]
-        for name, tally in sorted(tallies.items())
-    ]
-    return plain(["fault", "injected", "survived", "median s to the next shard", "longest"], rows)
 
 
 if __name__ == "__main__":

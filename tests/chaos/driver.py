@@ -1,4 +1,7 @@
-"""The driver that the faults hit: prompts and extraction of a configuration, as workflows/eagle3.py runs them."""
+"""The driver that the faults hit: the first steps of a configuration, as workflows/eagle3.py runs them.
+
+python -m tests.chaos.driver LAST_STEP OVERRIDE…
+"""
 
 import logging
 import sys
@@ -6,7 +9,9 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_module
 
+from actors import training
 from conf.schema import EyrieConfig
+from tests.chaos.train_worker import recorded
 from workflows import config, runner
 from workflows.cluster import session
 from workflows.eagle3 import build_steps
@@ -19,17 +24,18 @@ def compose_config(overrides: list[str]) -> EyrieConfig:
         return config.on_this_machine(config.load(compose("config", overrides=overrides)))
 
 
-def extract(overrides: list[str]) -> Path:
-    """Run up to the extraction; its folder."""
+def run_to(last: str, overrides: list[str]) -> None:
+    """Run the steps up to `last`."""
     cfg = compose_config(overrides)
     root = Path(cfg.output_root)
     verifier = resolve_verifier(cfg.verifier, root)
+    training.worker = recorded
     with session(cfg.cluster) as ray:
-        prompts, step, *_ = build_steps(cfg, verifier, ray)
-        runner.run([prompts, step], root)
-    return step.out(root)
+        steps = build_steps(cfg, verifier, ray)
+        names = [step.name for step in steps]
+        runner.run(steps[: names.index(last) + 1], root, min_free=0)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    extract(sys.argv[1:])
+    run_to(sys.argv[1], sys.argv[2:])

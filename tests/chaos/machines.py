@@ -45,13 +45,13 @@ class Machines:
         ]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
-    def workers(self) -> list[psutil.Process]:
-        """Extraction actors of this cluster; other Rays of the host are not ours to kill."""
+    def processes(self, title: str) -> list[psutil.Process]:
+        """Actors of this cluster whose process is called so; other Rays of the host are not ours to kill."""
         found = []
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or [""]
             with contextlib.suppress(psutil.NoSuchProcess):
-                if line[0].startswith("ray::ExtractionActor") and self._owns(process):
+                if line[0].startswith(title) and self._owns(process):
                     found.append(process)
         return found
 

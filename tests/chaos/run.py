@@ -1,6 +1,5 @@
-"""One extraction under faults: a driver in a process of its own that is started again, like a job, until it is done."""
+"""One run under faults: a driver in a process of its own that is started again, like a job, until it is done."""
 
-import hashlib
 import signal
 import subprocess
 import sys
@@ -14,21 +13,21 @@ ENDED = (-signal.SIGKILL, 128 + signal.SIGTERM, int(signal.SIGTERM), -signal.SIG
 
 
 class Run:
-    """The command of one extraction, its output root, and its driver."""
+    """A command up to the step `last`, its output root, and its driver. `more` may change between starts."""
 
-    def __init__(self, folder: Path, verifier: Path, address: str, prompts: int, *more: str):
-        folder.mkdir(parents=True)
-        self.root = folder / "root"
+    def __init__(self, folder: Path, verifier: Path, address: str, prompts: int, last: str, *given: str):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.root, self.more, self.starts = folder / "root", list[str](), 0
+        self.root.mkdir(exist_ok=True)
         where = (f"cluster.address={address}", "cluster.wait_s=120")
-        given = overrides(folder, verifier, *more, *where, prompts=prompts)
-        self._command = [sys.executable, "-m", "tests.chaos.driver", *given]
-        self._log = folder / "log"
+        self._command = [sys.executable, "-m", "tests.chaos.driver", last]
+        self._command += overrides(folder, verifier, *given, *where, prompts=prompts)
+        self.log = folder.parent / f"{folder.name}.log"
         self._driver: subprocess.Popen | None = None
-        self.starts = 0
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._driver = subprocess.Popen(self._command, stdout=log, stderr=log)
+        with self.log.open("ab") as log:
+            self._driver = subprocess.Popen([*self._command, *self.more], stdout=log, stderr=log)
         self.starts += 1
 
     def end(self, how: signal.Signals) -> str | None:
@@ -40,8 +39,16 @@ class Run:
             self._driver.wait()
         return f"process {self._driver.pid}"
 
+    def wait(self, limit_s: float) -> int | None:
+        """Exit code of the driver, if it ends within the limit."""
+        assert self._driver
+        try:
+            return self._driver.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+
     def keep_going(self) -> bool:
-        """Whether the extraction is done; a driver that was ended is started again. RuntimeError when one failed."""
+        """Whether the run is done; a driver that was ended is started again. RuntimeError when one failed."""
         if self._driver is None:
             self.start()
         assert self._driver
@@ -67,13 +74,13 @@ class Run:
             self._driver.kill()
             self._driver.wait()
 
-    def shards(self) -> dict[str, str]:
-        """Name and digest of every committed shard."""
-        files = sorted(self.root.glob("extract/*/part-*.parquet"))
-        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
     def committed(self) -> int:
         return len(list(self.root.glob("extract/*/part-*.parquet")))
 
+    def trained(self) -> int:
+        """The furthest step that training reached."""
+        files = list(self.root.glob("train/*/checkpoints/reached"))
+        return int(files[0].read_text() or 0) if files else 0
+
     def said(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-60:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-60:])

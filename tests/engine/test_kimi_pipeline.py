@@ -22,7 +22,7 @@ from workflows.eagle3 import run_workflow
 from workflows.prompt_table import read_prompts
 from workflows.steps.convert import GATE_SAMPLING
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]  # four minutes: make test-long
 
 GATE_PROMPTS = 2  # as many as are held back for validation
 # The machine, and the numbers of the tiny verifier; all else is what an engineer with eight GPUs gets.

@@ -1,9 +1,10 @@
 """Published drafts as inputs of steps: content is identity and a path is not, and what does not fit is refused."""
 
 import inspect
+import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,6 +13,7 @@ import huggingface_hub
 import pytest
 from hydra import compose, initialize_config_module
 
+from actors.shards import ManifestRow
 from actors.verifier import read_verifier
 from conf.schema import ClusterConfig, EyrieConfig
 from tests.tiny import write_tiny_llama
@@ -146,7 +148,8 @@ def test_weights_that_are_not_finite_end_training_before_it_starts(
 ) -> None:
     rewrite_tensors(published, lambda tensors: tensors["fc.weight"].fill_(float("nan")))
     (tmp_path / "extract").mkdir()
-    (tmp_path / "extract" / "part-0.parquet").touch()
+    row = ManifestRow(0, "part-0.parquet", 1, 1, "", "c", 1, 1, 1)
+    (tmp_path / "extract" / "part-0.json").write_text(json.dumps(asdict(row)))
 
     def fit(_: object) -> None:
         raise AssertionError("it started")

@@ -1,18 +1,21 @@
 """Steps `generate` and `extract`: on-policy answers and hidden states, in fixed shards over elastic workers."""
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from actors.capture import Job
-from actors.commit import sweep
+from actors.commit import replace_atomically, sweep
 from actors.engine import EngineSpec, Sampling
 from actors.responses import response_name, response_row
-from actors.shards import ManifestRow, ShardMeta, committed, plan_shards
+from actors.shard_store import below, committed_in, is_uri, probe
+from actors.shards import ManifestRow, ShardMeta, committed, manifest_name, plan_shards
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, EngineConfig, ExtractConfig, GenerateConfig
 from workflows.disk_room import check_room
@@ -56,7 +59,8 @@ def extract(
     pool: Pool,
     out: Path,
 ) -> dict[str, Any]:
-    """Leave out/part-*.parquet with the states of the aux layers and of the last layer.
+    """Leave out/part-*.parquet with the states of the aux layers and of the last layer; or those in `extract.store`,
+    and their manifest rows in out/part-*.json.
 
     `responses` is the output of `generate` (two passes), or None to answer and capture at once (fused).
     """
@@ -71,9 +75,16 @@ def extract(
     job = _job(generate_cfg, cfg, engine, prompts_out, out, meta=meta, responses=responses)
     sweep(out)
     done = committed(out, job.num_shards, meta.config_hash)
-    check_room(job, done)
+    if job.store:
+        probe(job.store)
+        done |= committed_in(job.store, job.num_shards, meta.config_hash)
+    else:
+        check_room(job, done)
     spec = EngineSpec(verifier.path, engine, trust_remote_code, capture_layers=layers)
     rows = _complete(spec, job, done, cfg, "extract", pool)
+    for row in rows:
+        if is_uri(row.file):  # from here on these rows count, whatever becomes of extract.store
+            replace_atomically(out / manifest_name(row.shard, job.num_shards), json.dumps(asdict(row)))
     return {**_account(rows, cfg.max_lost_fraction), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
 
 
@@ -98,6 +109,7 @@ def _job(
         max_model_len=engine.max_model_len,
         meta=meta,
         responses=str(responses) if responses else None,
+        store=below(extract_cfg.store, out.name) if extract_cfg.store and meta else None,
         disk_budget=None if extract_cfg.disk_budget_gib is None else int(extract_cfg.disk_budget_gib * GIB),
     )
 

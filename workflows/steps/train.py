@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 
 from actors.commit import sweep
 from actors.draft_contents import content_faults
+from actors.shard_store import is_uri
+from actors.shards import manifest_rows
 from actors.train_job import TrainJob
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, TrainConfig
@@ -29,8 +31,8 @@ def train(
     out: Path,
 ) -> dict[str, Any]:
     """Leave out/draft (speculators format) and out/metrics.json; returns the accounting."""
-    shards = sorted(extract_out.glob("part-*.parquet"))
-    if not shards:
+    rows = manifest_rows(extract_out)
+    if not rows:
         raise ValueError(f"{extract_out} holds no shards; remove its record.json and run again")
     if init_from and (faults := content_faults(init_from)):
         raise ConfigError(f"train.init_from: {init_from}: {'; '.join(faults)}. Use another draft.")
@@ -40,7 +42,7 @@ def train(
         cfg=cfg,
         draft=draft,
         verifier=verifier,
-        shards=tuple(map(str, shards)),
+        shards=tuple(row.file if is_uri(row.file) else str(extract_out / row.file) for row in rows),
         train_samples=frozenset(train_samples),
         val_samples=frozenset(val_samples),
         out=str(out),
@@ -49,7 +51,7 @@ def train(
     )
     fit(job)
     metrics = json.loads((out / "metrics.json").read_text())
-    tokens = sum(pq.read_metadata(f).num_rows for f in shards)
+    tokens = sum(row.rows for row in rows)
     last = metrics["history"][-1]
     return {
         "steps": metrics["steps"],

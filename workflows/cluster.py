@@ -12,7 +12,7 @@ from actors.shards import ManifestRow
 from actors.train_job import TrainJob
 from conf.schema import ClusterConfig, ExtractConfig
 from workflows.engines import EngineHandle
-from workflows.stop import Stop
+from workflows.stop import Stop, leave_when_asked
 
 if TYPE_CHECKING:
     from actors.engine_pool import EnginePool
@@ -34,6 +34,7 @@ class Session:
 
         if not ray.is_initialized():
             _connect(self._cfg)
+            leave_when_asked()
             self._ours = True
 
     def __call__(self, spec: EngineSpec, name: str) -> AbstractContextManager[EngineHandle]:

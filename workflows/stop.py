@@ -15,6 +15,16 @@ log = logging.getLogger(__name__)
 EXIT = 128 + signal.SIGTERM
 
 
+def leave_when_asked() -> None:
+    """From now on SIGTERM ends this driver with EXIT; with Ray's handler the code depends on where it was."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, leave)
+
+
 class Stop:
     """Whether somebody asked this driver to stop."""
 

@@ -19,7 +19,7 @@ from tests.chaos.rounds import Round, make_round
 from tests.chaos.tally import Tallies
 from tests.tiny import write_tiny_llama
 
-GAP_S = (0.5, 6.0)  # between faults
+GAP_S = (0.2, 3.0)  # between faults
 RECOVERY_S = 240.0  # nothing takes longer
 
 

@@ -13,6 +13,7 @@ from tests.chaos.machines import Machines
 from tests.chaos.run import Run
 
 MIN_NODES, MAX_NODES = 2, 4
+LEFTOVER = ".tmp-part-00000-of-00000-"
 FULL_S = 90.0  # a driver whose disk is full ends within this
 Fault = Callable[[Machines, Run, random.Random], str | None]
 
@@ -113,7 +114,7 @@ def leave_temporary(machines: Machines, run: Run, chance: random.Random) -> str 
     folders = list(run.root.glob("extract/*"))
     if not folders:
         return None
-    (folders[0] / f".tmp-part-00000-{chance.random()}").write_bytes(b"PAR1 half a shard")
+    (folders[0] / f"{LEFTOVER}{chance.random()}").write_bytes(b"PAR1 half a shard")
     return "half a shard"
 
 

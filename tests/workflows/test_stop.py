@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from workflows.stop import EXIT, Stop
+from workflows.stop import EXIT, Stop, leave_when_asked
 
 
 def term() -> None:
@@ -31,6 +31,17 @@ def test_when_the_grace_is_over_it_leaves_from_within() -> None:
         now[0] = 61.0
         stopping()
         raise AssertionError("stayed")
+
+
+def test_elsewhere_it_leaves_at_once_with_the_same_code() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        leave_when_asked()
+        with pytest.raises(SystemExit) as left:
+            term()
+        assert left.value.code == EXIT
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_an_undisturbed_stretch_goes_on_and_the_old_handler_comes_back() -> None:

@@ -9,7 +9,8 @@ EVERY = 10.0  # seconds between two lines
 
 
 class Progress:
-    """Callable with (done, total). The end is always logged; counts that were done before we looked make no rate."""
+    """Callable with (done, total). The end is always logged. The rate is of what comes after the first call: before it
+    lie engine starts of minutes, and what earlier runs did."""
 
     def __init__(
         self, label: str, total: int, unit: str, *, every: float = EVERY, clock: Callable[[], float] = time.monotonic
@@ -25,9 +26,7 @@ class Progress:
             self.total = total
         now = self._clock()
         if self._first is None:
-            # The first call of work that starts from nothing is often already done=1.
-            self._first = 0 if done <= 1 else done
-            self._began = self._began if self._first == 0 else now
+            self._first, self._began = done, now
         ends = done >= self.total and not self._finished
         if not ends and (now - self._logged < self._every or self._finished):
             return

@@ -30,7 +30,7 @@ TRAIN = [
 ]
 VLLM = [
     *("engine=vllm_cpu", "engine.kv_cache_gib=0.5", "engine.num_cpus=2", "extract.samples_per_shard=2"),
-    *("generate.temperature=0", "generate.max_new_tokens=32"),
+    *("extract.shards_in_flight=1", "generate.temperature=0", "generate.max_new_tokens=128"),
 ]
 BF16_NOISE = 0.05  # of a state, relative to the layer's largest
 
@@ -55,7 +55,7 @@ class Round:
 
 def make_round(kind: str, number: int, folder: Path, verifier: Path, machines: Machines, conversations: int) -> Round:
     """Round `number` has a seed of its own; conversations: of an extraction."""
-    count = {"extract": conversations, "train": 60, "vllm": 16}[kind]
+    count = {"extract": conversations, "train": 60, "vllm": 64}[kind]
     last = "train" if kind == "train" else "extract"
     work = {"extract": EXTRACT, "train": TRAIN, "vllm": VLLM}[kind]
     work = [*work, f"prompts.max_prompts={count}", f"generate.seed={number}", f"train.seed={number}"]

@@ -241,6 +241,17 @@ def test_progress_logs_rarely_and_always_the_end(caplog: pytest.LogCaptureFixtur
     assert caplog.messages[-1] == "extract: 100/100 samples, 2 samples/s"
 
 
+def test_progress_does_not_count_the_start_of_an_engine(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    progress = Progress("extract", 8, "shards", clock=lambda: now)
+    with caplog.at_level(logging.INFO):
+        for done in range(1, 4):
+            now = 150.0 + 10 * done
+            progress(done, 8)
+    assert caplog.messages[0] == "extract: 1/8 shards"
+    assert caplog.messages[-1] == "extract: 3/8 shards, 0.1 shards/s, 50 s left"
+
+
 def test_progress_does_not_count_what_was_done_before(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     progress = Progress("train", 200, "steps", clock=lambda: now)

@@ -12,7 +12,7 @@ from actors.shards import ManifestRow
 from actors.train_job import TrainJob
 from conf.schema import ClusterConfig, ExtractConfig
 from workflows.engines import EngineHandle
-from workflows.stop import Stop, leave_when_asked
+from workflows.stop import Stop
 
 if TYPE_CHECKING:
     from actors.engine_pool import EnginePool
@@ -25,7 +25,7 @@ class Session:
 
     def __init__(self, cfg: ClusterConfig):
         self._cfg = cfg
-        self._stop = Stop(cfg.stop_grace_s)
+        self.stop = Stop(cfg.stop_grace_s)
         self._ours = False
         self._pool: EnginePool | None = None
 
@@ -34,7 +34,7 @@ class Session:
 
         if not ray.is_initialized():
             _connect(self._cfg)
-            leave_when_asked()
+            self.stop.leave_when_asked()
             self._ours = True
 
     def __call__(self, spec: EngineSpec, name: str) -> AbstractContextManager[EngineHandle]:
@@ -50,7 +50,7 @@ class Session:
         self._alone()
         from actors.shard_pool import run_pool
 
-        with self._stop.patiently() as stopping:
+        with self.stop.patiently() as stopping:
             yield from run_pool(spec, job, todo, cfg, name, self._cfg.wait_s, stopping)
 
     def fit(self, job: TrainJob) -> None:
@@ -88,7 +88,8 @@ def session(cfg: ClusterConfig) -> Iterator[Session]:
     """A session for the length of the block; a cluster that we joined is left as it was."""
     opened = Session(cfg)
     try:
-        yield opened
+        with opened.stop.one_exit_code():
+            yield opened
     finally:
         opened.close()
 

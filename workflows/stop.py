@@ -15,22 +15,27 @@ log = logging.getLogger(__name__)
 EXIT = 128 + signal.SIGTERM
 
 
-def leave_when_asked() -> None:
-    """From now on SIGTERM ends this driver with EXIT; with Ray's handler the code depends on where it was."""
-
-    def leave(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(EXIT)
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, leave)
-
-
 class Stop:
     """Whether somebody asked this driver to stop."""
 
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic):
         self._grace_s, self._clock = grace_s, clock
         self._asked: float | None = None
+
+    def leave_when_asked(self) -> None:
+        """From now on SIGTERM ends this driver, in place of Ray's handler."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._leave)
+
+    @contextmanager
+    def one_exit_code(self) -> Iterator[None]:
+        """A driver that was asked to stop ends with EXIT: out of ray.get a handler's exception comes as SystemExit(1)."""
+        try:
+            yield
+        except SystemExit:
+            if self._asked is None:
+                raise
+            raise SystemExit(EXIT) from None
 
     @contextmanager
     def patiently(self) -> Iterator[Callable[[], bool]]:
@@ -56,6 +61,10 @@ class Stop:
             log.warning("stopped after %g s (cluster.stop_grace_s) with shards in flight", self._grace_s)
             raise SystemExit(EXIT)
         return self._asked is not None
+
+    def _leave(self, signum: int, frame: FrameType | None) -> None:
+        self._asked = self._clock()
+        raise SystemExit(EXIT)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._asked is None:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from workflows.stop import EXIT, Stop, leave_when_asked
+from workflows.stop import EXIT, Stop
 
 
 def term() -> None:
@@ -36,12 +36,22 @@ def test_when_the_grace_is_over_it_leaves_from_within() -> None:
 def test_elsewhere_it_leaves_at_once_with_the_same_code() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        leave_when_asked()
-        with pytest.raises(SystemExit) as left:
-            term()
+        stop = Stop(60)
+        stop.leave_when_asked()
+        with pytest.raises(SystemExit) as left, stop.one_exit_code():
+            try:
+                term()
+            except SystemExit:
+                raise SystemExit(1) from None  # as ray.get does
         assert left.value.code == EXIT
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_another_exit_keeps_its_code() -> None:
+    with pytest.raises(SystemExit) as left, Stop(60).one_exit_code():
+        raise SystemExit(7)
+    assert left.value.code == 7
 
 
 def test_an_undisturbed_stretch_goes_on_and_the_old_handler_comes_back() -> None:

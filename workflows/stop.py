@@ -29,7 +29,7 @@ class Stop:
 
     @contextmanager
     def one_exit_code(self) -> Iterator[None]:
-        """A driver that was asked to stop ends with EXIT: out of ray.get a handler's exception comes as SystemExit(1)."""
+        """A driver that was asked to stop ends with EXIT; ray.get makes SystemExit(1) of what a handler raises."""
         try:
             yield
         except SystemExit:

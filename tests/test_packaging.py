@@ -115,6 +115,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_set_up_is_done_once_and_again_after_an_interruption(clone: Path) -> None:
     left_behind = clone / ".venv" / "bin" / "pip"  # by a set-up that was killed: there is no stamp
     left_behind.parent.mkdir(parents=True)

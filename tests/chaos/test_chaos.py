@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-EACH = ["worker killed", "driver killed", "node lost", "disk full"]
+EACH = ["worker killed", "driver killed", "disk full"]
 
 
 def storm(limit_s: float, *options: str) -> str:

@@ -94,6 +94,7 @@ def test_the_same_command_again_skips_every_step_and_rewrites_nothing(
     assert mtimes(finished / "root", *STEPS) == before and read_report(finished) == report
 
 
+@pytest.mark.slow
 def test_another_learning_rate_runs_training_and_what_follows_and_says_why(
     copied: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +171,7 @@ def test_an_extraction_that_was_killed_makes_only_what_is_missing(
         ("extract", r"extract: conversations \[16\] took the engine down, alone and more than once"),
     ],
 )
+@pytest.mark.slow
 def test_an_engine_that_dies_ends_the_run_without_a_record_and_it_resumes(
     step: str, message: str, copied: Path, tiny_llama: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

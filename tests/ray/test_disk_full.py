@@ -83,6 +83,7 @@ def job(tiny_llama: Path, tmp_path: Path) -> TrainJob:
     return TrainJob(cfg, TINY_DRAFT, verifier, shards, frozenset(range(6)), frozenset({6, 7}), "")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_room_ends_training_in_a_message_that_names_the_disk(
     local_ray: None, job: TrainJob, tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_run_whose_worker_died_goes_on_within_the_epoch_to_the_same_weights(
     same_weights(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_two_workers_go_on_where_one_was_past_a_damaged_checkpoint_to_the_same_weights(
     job: TrainJob, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_two_workers_go_on_where_one_was_past_a_damaged_checkpoint_to_the_same_w
     same_weights(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_before_its_draft_was_saved_does_not_train_again(
     job: TrainJob, whole: Path, tmp_path: Path
 ) -> None:
@@ -207,6 +209,7 @@ def test_training_learns_and_leaves_a_bf16_draft_and_its_metrics(job: TrainJob, 
     assert not list(whole.glob(".tmp-*")) and not (whole / "unused").exists()
 
 
+@pytest.mark.slow
 def test_training_starts_from_a_published_draft_and_resumes_from_its_own_checkpoint(
     job: TrainJob, tmp_path: Path
 ) -> None:

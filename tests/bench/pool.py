@@ -68,12 +68,13 @@ def bare(spec: EngineSpec, job: Job) -> None:
 
 
 def pooled(spec: EngineSpec, job: Job, workers: int) -> list[float]:
-    """The same through the pool; the busy share of each worker when the last shard was committed."""
+    """The same through the pool; the busy share of each worker up to when there was no more work for all of them."""
     cfg = ExtractConfig(workers=WorkersConfig(1, workers), shards_in_flight=IN_FLIGHT)
     shares: list[float] = []
+    all_busy = max(1, job.num_shards - workers * IN_FLIGHT)  # later the pool lets workers go
     with kept_actors() as actors:
         for number, _ in enumerate(shard_pool.run_pool(spec, job, list(range(job.num_shards)), cfg, "extract"), 1):
-            if number == job.num_shards:
+            if number == all_busy:
                 shares = ray.get([actor.busy_share.remote() for actor in actors])
     return shares
 

@@ -130,10 +130,10 @@ def cost(folder: Path, kind: str, shards: int, rounds: int) -> str:
     return plain([f"{kind} engine", "median s", "least", "most", "against the loop"], rows)
 
 
-def busy(folder: Path, workers: int, shards_each: int) -> str:
-    """Shards take about 11 s, two at a time: a fifth of what such a shard takes on real engines."""
+def busy(folder: Path, workers: int, shards_each: int, seconds_per_token: float) -> str:
+    """An answer has up to 31 tokens, and a shard takes as long as its longest: about 28 times `seconds_per_token`."""
     verifier, layers = write_tiny_llama(folder / "verifier"), (1, 2, 4)
-    extra = {"seconds_per_token": 0.4}
+    extra = {"seconds_per_token": seconds_per_token}
     config = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
     job = make_job(folder, verifier, layers, workers * shards_each, 8, Sampling(64))
     ray.init(
@@ -160,13 +160,14 @@ def main() -> None:
     one.add_argument("--rounds", type=int, default=3)
     many = commands.add_parser("busy")
     many.add_argument("--workers", type=int, default=64)
-    many.add_argument("--shards-each", type=int, default=20)
+    many.add_argument("--shards-each", type=int, default=8)
+    many.add_argument("--seconds-per-token", type=float, default=1.2, help="a shard then takes half a minute")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if args.command == "cost":
             print(cost(Path(folder), args.engine, args.shards, args.rounds))
         else:
-            print(busy(Path(folder), args.workers, args.shards_each))
+            print(busy(Path(folder), args.workers, args.shards_each, args.seconds_per_token))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from workflows import config
+from tests.composed import typed
 from workflows.eagle3 import run_workflow
 
 BUNDLED = OmegaConf.load(Path(__file__).parents[1] / "conf" / "prompts" / "bundled.yaml")
@@ -61,9 +60,7 @@ def overrides(folder: Path, verifier: Path, *more: str, prompts: int = 18) -> li
 
 def run(folder: Path, verifier: Path, *more: str) -> None:
     """As `python -m workflows.eagle3` with these overrides, in this process."""
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        run_workflow(config.load(compose("config", overrides=overrides(folder, verifier, *more))))
+    run_workflow(typed(*overrides(folder, verifier, *more)))
 
 
 def read_report(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from actors.shards import ShardMeta
 from actors.start_engine import start
 from actors.verifier import read_verifier
 from conf.schema import EngineConfig, EngineKind, ExtractConfig, WorkersConfig
-from tests.chaos.driver import compose_config
+from tests.composed import typed
 from tests.tiny import write_tiny_llama
+from workflows import config
 from workflows.tables import plain
 from workflows.verifier_source import resolve_verifier
 
@@ -48,7 +50,7 @@ def make_job(folder: Path, verifier: Path, layers: tuple[int, ...], shards: int,
 
 def placed(job: Job, out: Path) -> Job:
     out.mkdir()
-    return Job(**{**job.__dict__, "out": str(out)})
+    return replace(job, out=str(out))
 
 
 def bare(spec: EngineSpec, job: Job) -> None:
@@ -106,16 +108,16 @@ def figures(times: list[float]) -> tuple[float, float, float]:
 
 def cost(folder: Path, kind: str, shards: int, rounds: int) -> str:
     if kind == "vllm":
-        cfg = compose_config(["experiment=smollm2_cpu", f"output_root={folder / 'root'}"])
+        cfg = config.on_this_machine(typed("experiment=smollm2_cpu", f"output_root={folder / 'root'}"))
         verifier = Path(resolve_verifier(cfg.verifier, folder / "root").path)
-        config, layers = cfg.engine, (*cfg.draft.aux_layers, read_verifier(verifier).num_layers)
+        engine, layers = cfg.engine, (*cfg.draft.aux_layers, read_verifier(verifier).num_layers)
         job = make_job(folder, verifier, layers, shards, 16, Sampling(48, ignore_eos=True))
     else:
         verifier, layers = write_tiny_llama(folder / "verifier"), (1, 2, 4)
         extra = {"seconds_per_token": 0.05}  # 20 tokens a second, for each of many requests
-        config = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
+        engine = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
         job = make_job(folder, verifier, layers, shards, 16, Sampling(64))
-    spec = EngineSpec(str(verifier), config, capture_layers=layers)
+    spec = EngineSpec(str(verifier), engine, capture_layers=layers)
     took: dict[str, list[float]] = {"bare loop": [], "pool": []}
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     for number in range(rounds):
@@ -134,7 +136,7 @@ def busy(folder: Path, workers: int, shards_each: int, seconds_per_token: float)
     """An answer has up to 31 tokens, and a shard takes as long as its longest: about 28 times `seconds_per_token`."""
     verifier, layers = write_tiny_llama(folder / "verifier"), (1, 2, 4)
     extra = {"seconds_per_token": seconds_per_token}
-    config = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
+    engine = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
     job = make_job(folder, verifier, layers, workers * shards_each, 8, Sampling(64))
     ray.init(
         num_cpus=workers,
@@ -144,7 +146,7 @@ def busy(folder: Path, workers: int, shards_each: int, seconds_per_token: float)
         _system_config={"worker_register_timeout_seconds": 900},  # so many imports at once take minutes here
     )
     began = time.monotonic()
-    shares = pooled(EngineSpec(str(verifier), config, capture_layers=layers), placed(job, folder / "out"), workers)
+    shares = pooled(EngineSpec(str(verifier), engine, capture_layers=layers), placed(job, folder / "out"), workers)
     took = time.monotonic() - began
     ray.shutdown()
     row = [str(len(shares)), str(job.num_shards), f"{took:.0f}", f"{statistics.mean(shares):.1%}", f"{min(shares):.1%}"]

@@ -7,26 +7,18 @@ import logging
 import sys
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
-
 from actors import training
-from conf.schema import EyrieConfig
 from tests.chaos.train_worker import recorded
+from tests.composed import typed
 from workflows import config, runner
 from workflows.cluster import session
 from workflows.eagle3 import build_steps
 from workflows.verifier_source import resolve_verifier
 
 
-def compose_config(overrides: list[str]) -> EyrieConfig:
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        return config.on_this_machine(config.load(compose("config", overrides=overrides)))
-
-
 def run_to(last: str, overrides: list[str]) -> None:
     """Run the steps up to `last`."""
-    cfg = compose_config(overrides)
+    cfg = config.on_this_machine(typed(*overrides))
     root = Path(cfg.output_root)
     verifier = resolve_verifier(cfg.verifier, root)
     training.worker = recorded

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from actors.draft_flags import effective_flags
@@ -16,8 +15,8 @@ from actors.draft_model import load_draft
 from actors.engine import SpecCounters
 from actors.predicted_acceptance import proposals, replay
 from actors.shards import read_samples
+from tests.composed import typed
 from tests.tiny_kimi import CONFIG, LAYERS, MLA, TEXT, write_tiny_kimi
-from workflows import config
 from workflows.eagle3 import run_workflow
 from workflows.prompt_table import read_prompts
 from workflows.steps.convert import GATE_SAMPLING
@@ -65,10 +64,7 @@ TINY = [
 
 def test_from_prompts_to_a_measured_acceptance_length(local_ray: None, tmp_path: Path) -> None:
     verifier = write_tiny_kimi(tmp_path / "kimi")
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        overrides = ["experiment=kimi_k25", f"output_root={tmp_path}", f"verifier.source={verifier}", *HERE, *TINY]
-        run_workflow(config.load(compose("config", overrides=overrides)))
+    run_workflow(typed("experiment=kimi_k25", f"output_root={tmp_path}", f"verifier.source={verifier}", *HERE, *TINY))
     (file,) = (tmp_path / "runs").glob("kimi_k25-*/report.json")
     report = json.loads(file.read_text())
 

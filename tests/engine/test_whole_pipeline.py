@@ -5,9 +5,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
 
-from workflows import config
+from tests.composed import typed
 from workflows.eagle3 import run_workflow
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -30,10 +29,7 @@ OVERRIDES = [
 
 
 def run(root: Path, verifier: Path, *more: str) -> dict:
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        overrides = [*OVERRIDES, f"output_root={root}", f"verifier.source={verifier}", *more]
-        run_workflow(config.load(compose("config", overrides=overrides)))
+    run_workflow(typed(*OVERRIDES, f"output_root={root}", f"verifier.source={verifier}", *more))
     (report,) = (root / "runs").glob("*/report.json")
     return json.loads(report.read_text())
 

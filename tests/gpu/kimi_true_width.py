@@ -136,14 +136,10 @@ class PeakMemory:
 
 def run(overrides: list[str], root: Path) -> dict[str, Any]:
     """As `python -m workflows.eagle3` with these overrides; says how it went."""
-    from hydra import compose, initialize_config_module
-
-    from workflows import config
+    from tests.composed import typed
     from workflows.eagle3 import run_workflow
 
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        cfg = config.load(compose("config", overrides=overrides))
+    cfg = typed(*overrides)
     try:
         run_workflow(cfg)
     except Exception as error:  # the other draft may still tell something

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
 from actors.verifier import Verifier
 from conf.schema import EyrieConfig, SourceConfig, SourceKind
-from workflows.config import IN_JOB, ConfigError, load, register, validate
+from tests.composed import composed
+from workflows.config import IN_JOB, ConfigError, load, validate
 
 ROOT = Path(__file__).parents[2]
 VERIFIER = Verifier(
@@ -43,12 +43,6 @@ if __name__ == "__main__":
 
 def config(*overrides: str) -> EyrieConfig:
     return load(composed("experiment=smollm2_cpu", *overrides))
-
-
-def composed(*overrides: str) -> DictConfig:
-    register()
-    with initialize_config_module(config_module="conf", version_base="1.3"):
-        return compose("config", overrides=list(overrides))
 
 
 def merged(base: DictConfig, changes: DictConfig) -> DictConfig:

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
-from hydra import compose, initialize_config_module
 
 from actors.shards import ManifestRow
 from actors.verifier import read_verifier
 from conf.schema import ClusterConfig, EyrieConfig
+from tests.composed import typed
 from tests.tiny import write_tiny_llama
 from tests.tiny_draft import PUBLISHED, edit_config, rewrite_tensors, write_published_draft
 from tests.tiny_run import overrides, run
@@ -40,10 +40,7 @@ def published(tiny_llama: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def cfg(tiny_llama: Path, tmp_path: Path) -> EyrieConfig:
     """A configuration whose draft has the published one's shape and flags."""
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        composed = compose("config", overrides=overrides(tmp_path, tiny_llama, *AS_PUBLISHED))
-    return config.on_this_machine(config.load(composed))
+    return config.on_this_machine(typed(*overrides(tmp_path, tiny_llama, *AS_PUBLISHED)))
 
 
 def with_draft(cfg: EyrieConfig, section: str, source: Path | str) -> EyrieConfig:

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import constants
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
 from actors.shards import SampleStates, ShardMeta, commit
 from conf.schema import EngineKind, EyrieConfig
+from tests.composed import composed as compose
 from tests.tiny_draft import TINY_DRAFT
 from tests.tiny_run import run
-from workflows.config import load, on_this_machine, register
+from workflows.config import load, on_this_machine
 from workflows.errors import ConfigError
 from workflows.footprint import data, extract_hours, step_needs, train_hours
 from workflows.memory import GIB, draft_parameters, engine_memory, train_memory
@@ -39,10 +39,8 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def composed() -> dict[str, DictConfig]:
     """Composing takes most of a second: changes are merged into these."""
-    register()
-    with initialize_config_module(config_module="conf", version_base="1.3"):
-        whole = {name: compose("config", overrides=[f"experiment={name}"]) for name in ("kimi_k25", "smollm2_cpu")}
-        return {**whole, "mla": compose("config", overrides=["experiment=kimi_k25", "draft=kimi_k25_mla"])}
+    whole = {name: compose(f"experiment={name}") for name in ("kimi_k25", "smollm2_cpu")}
+    return {**whole, "mla": compose("experiment=kimi_k25", "draft=kimi_k25_mla")}
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from hydra import compose, initialize_config_module
 
 from actors.shards import SampleStates, ShardMeta, commit
 from actors.train_job import TrainJob
 from actors.train_loop import _vocabulary
 from actors.verifier import Verifier, read_verifier
 from conf.schema import ClusterConfig, EyrieConfig, TrainConfig
+from tests.composed import typed
 from tests.tiny_draft import TINY_DRAFT
 from tests.tiny_run import overrides
 from workflows import config
@@ -58,9 +58,7 @@ def test_kept_tokens_reach_the_vocabulary_by_their_ids(tiny_llama: Path, tmp_pat
 
 
 def test_other_kept_tokens_train_again_and_extract_nothing(tiny_llama: Path, tmp_path: Path) -> None:
-    config.register()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        cfg = config.on_this_machine(config.load(compose("config", overrides=overrides(tmp_path, tiny_llama))))
+    cfg = config.on_this_machine(typed(*overrides(tmp_path, tiny_llama)))
 
     def fingerprints(cfg: EyrieConfig) -> dict[str, str]:
         steps = build_steps(cfg, read_verifier(tiny_llama), Session(ClusterConfig()))

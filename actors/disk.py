@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.commit import TEMPORARY
-from actors.full_disk import GIB, gib, is_full
+from actors.full_disk import is_full
 from actors.halt import Halt
+from actors.units import GIB, gib
 
 ROW_BYTES = 13  # of a shard beside the states: sample, position, token id, loss mask
 FOOTER = 16 << 10  # bytes: schema, metadata, the manifest row

@@ -6,6 +6,7 @@ One that was prepared and not used yet is the last to go.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from actors.quiet import runtime_env
 from actors.reservation import Reservation
 from actors.room import ENGINE_KEYS, engine_resources, said, wait_for_node
 
+log = logging.getLogger(__name__)
 ALIVE_S = 30.0  # an idle engine answers within this, or is replaced
 PLACE_S = 2.0  # for Ray to find a place that is free, or that an engine left
 MAX_IDLE = 1  # engines kept after their work, beside those that were prepared
@@ -81,11 +83,8 @@ class EnginePool:
         try:
             while (self._idle or self._prepared) and not place.granted(PLACE_S):
                 _end((self._idle or self._prepared).pop(0))
-            if not place.granted(limit := spec.config.start_timeout_s):
-                raise RuntimeError(
-                    f"the engine {name} needs {said(wanted)} on one node, and other work has held them for {limit:g} s "
-                    "(engine.start_timeout_s): end that work, add nodes, or raise the limit."
-                )
+            if not place.granted(PLACE_S):
+                _wait_for_others(place, f"the engine {name} needs {said(wanted)} on one node", spec)
         except BaseException:
             place.release()
             raise
@@ -94,6 +93,16 @@ class EnginePool:
     def _evict(self, keep: int) -> None:
         while len(self._idle) > keep:
             _end(self._idle.pop(0))
+
+
+def _wait_for_others(place: Reservation, need: str, spec: EngineSpec) -> None:
+    limit = spec.config.start_timeout_s
+    log.warning("%s, and other work holds them; waiting up to %g s (engine.start_timeout_s)", need, limit)
+    if not place.granted(limit):
+        raise RuntimeError(
+            f"{need}, and other work has held them for {limit:g} s (engine.start_timeout_s): end that work, add nodes, "
+            "or raise the limit."
+        )
 
 
 def _create(spec: EngineSpec, name: str, place: Reservation) -> _Entry:

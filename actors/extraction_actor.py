@@ -3,10 +3,8 @@
 Hidden states never enter the object store: what leaves is one small row for each shard.
 """
 
-import json
 import logging
 import os
-from dataclasses import asdict
 
 import ray
 
@@ -39,7 +37,7 @@ class ExtractionActor:
         except EngineDead:
             log.exception("shard %d: the engine died; another worker takes over", shard)
             os._exit(1)  # sys.exit would count as an intended end
-        return json.dumps(asdict(row))
+        return row.dumps()
 
     async def busy_share(self) -> float:
         """Of its life, in which its engine had work."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-GIB = 1 << 30
+from actors.units import gib
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TEXTS = tuple(os.strerror(number) for number in FULL)  # safetensors raises an error of its own, with this text
 SAID = f"{TEXTS[0]}: the file system of "
@@ -49,9 +50,3 @@ def size(path: Path) -> int:
     """Bytes of a file, or of the files below a folder; 0 of nothing."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def gib(count: int) -> str:
-    """Two decimals, or two digits of what is smaller."""
-    amount = count / GIB
-    return f"{amount:,.2f}" if amount >= 0.1 or count == 0 else f"{amount:.2g}"

@@ -1,17 +1,19 @@
 """Shards of an object store on this node's disk, so that training may map them into memory like local ones (pure)."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, TypeVar
 
 from actors.commit import whole_file
 from actors.shard_store import StoreError, reading, shown
 
 CHUNK = 8 << 20  # bytes
+T = TypeVar("T")
 
 
 class ShardCache:
@@ -24,16 +26,20 @@ class ShardCache:
         self._folder = Path(folder or Path(tempfile.gettempdir()) / f"eyrie-shards-{os.getuid()}")
         self._limit = limit
 
-    def get(self, uri: str) -> Path:
-        """The shard `uri`, which ends in `#sha256`. StoreError when it cannot be had or is not what was written."""
+    def read(self, uri: str, reader: Callable[[Path], T]) -> T:
+        """What `reader` makes of the shard `uri`, which ends in `#sha256`; nobody evicts the file while it reads.
+
+        What it maps stays readable afterwards. StoreError when the shard cannot be had or is not what was written.
+        """
         digest = uri.partition("#")[2]
         self._folder.mkdir(parents=True, exist_ok=True)
         final = self._folder / f"{digest}.parquet"
-        with self._locked(digest):
+        with self._lock(digest) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not final.exists():
                 self._fetch(uri, digest, final)
             os.utime(final)
-        return final
+            return reader(final)
 
     def _fetch(self, uri: str, digest: str, final: Path) -> None:
         found = hashlib.sha256()
@@ -50,17 +56,18 @@ class ShardCache:
             self._evict(temporary.stat().st_size)
 
     def _evict(self, needed: int) -> None:
-        """A file that is mapped stays readable when it is gone."""
+        """Make room for `needed` bytes, as far as others are not reading what is there."""
         if self._limit is None:
             return
-        files = sorted(self._folder.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
-        held = sum(file.stat().st_size for file in files)
-        while files and held + needed > self._limit:
-            held -= files[0].stat().st_size
-            files.pop(0).unlink(missing_ok=True)
+        found = [(file.stat(), file) for file in self._folder.glob("*.parquet")]
+        held = sum(stat.st_size for stat, _ in found)
+        for stat, file in sorted(found, key=lambda entry: entry[0].st_mtime_ns):
+            if held + needed <= self._limit:
+                return
+            with contextlib.suppress(BlockingIOError), self._lock(file.stem) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.unlink(missing_ok=True)
+                held -= stat.st_size
 
-    @contextmanager
-    def _locked(self, digest: str) -> Iterator[None]:
-        with (self._folder / f".{digest}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _lock(self, digest: str) -> IO[str]:
+        return (self._folder / f".{digest}.lock").open("w")

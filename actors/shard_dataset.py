@@ -65,4 +65,4 @@ class ShardDataset(BaseDataset):
 
 @lru_cache(maxsize=OPEN_SHARDS)
 def _open(file: str, cache: ShardCache) -> list[SampleStates]:
-    return read_samples(cache.get(file) if is_uri(file) else Path(file))
+    return cache.read(file, read_samples) if is_uri(file) else read_samples(Path(file))

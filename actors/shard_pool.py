@@ -1,6 +1,5 @@
 """Shards through a pool of extraction workers: what is fed, what counts as a shard's fault, what the user is told."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ def run_pool(
         with pool_size(out, cfg.workers.max):
             for shard, row in WorkerPool(hooks, cfg.shards_in_flight, MAX_START_DEATHS).run(todo):
                 suspects.cleared(shard)
-                yield ManifestRow(**json.loads(row))
+                yield ManifestRow.loads(row)
     except Halt as error:  # a worker's, in Ray's wrapping
         raise getattr(error, "cause", error) from None
     except (WorkerDoesNotStart, RayActorError) as error:

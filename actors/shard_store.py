@@ -9,12 +9,11 @@ A shard is then known by its URI, with the digest as fragment: `s3://bucket/run/
 """
 
 import hashlib
-import json
 import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -57,7 +56,8 @@ def commit_to(uri: str, shard: int, num_shards: int, table: pa.Table) -> Manifes
     """Write a shard's table, with its account (actors/shards.py), and the manifest; the row of whoever was first."""
     name = shard_name(shard, num_shards)
     with _opened(uri) as (fs, folder):
-        if (there := _read(fs, f"{folder}/{manifest_name(shard, num_shards)}")) is not None:
+        manifest = f"{folder}/{manifest_name(shard, num_shards)}"
+        if (there := _standing(fs, manifest)) is not None:
             return there
         attempt = name.replace(".parquet", f".{uuid.uuid4().hex[:12]}.parquet")
         with fs.open_output_stream(f"{folder}/{attempt}") as out:
@@ -66,11 +66,11 @@ def commit_to(uri: str, shard: int, num_shards: int, table: pa.Table) -> Manifes
         digest = hashing.digest.hexdigest()
         file = f"{below(uri, attempt)}#{digest}"
         row = account_of(table, shard, file, hashing.written, digest)
-        if (there := _read(fs, f"{folder}/{manifest_name(shard, num_shards)}")) is not None:
+        if (there := _standing(fs, manifest)) is not None:
             fs.delete_file(f"{folder}/{attempt}")
             return there
-        with fs.open_output_stream(f"{folder}/{manifest_name(shard, num_shards)}") as out:
-            out.write(json.dumps(asdict(row), sort_keys=True).encode())
+        with fs.open_output_stream(manifest) as out:
+            out.write(row.dumps().encode())
         return row
 
 
@@ -88,9 +88,9 @@ def committed_in(uri: str, num_shards: int, config_hash: str) -> dict[int, Manif
         rows: dict[int, ManifestRow] = {}
         for shard in range(num_shards):
             manifest = manifest_name(shard, num_shards)
-            row = _read(fs, f"{folder}/{manifest}") if manifest in sizes else None
-            if row is None:
+            if manifest not in sizes:
                 continue
+            row = _read(fs, f"{folder}/{manifest}")
             if row.config_hash != config_hash:
                 raise StoreError(
                     f"{KEY}: {shown(uri)}/{manifest} was written by config {row.config_hash}, not {config_hash}; give "
@@ -149,11 +149,18 @@ def _opened(uri: str) -> Iterator[tuple[FileSystem, str]]:
         ) from error
 
 
-def _read(fs: FileSystem, manifest: str) -> ManifestRow | None:
+def _standing(fs: FileSystem, manifest: str) -> ManifestRow | None:
+    """The row of a commit that holds: a sweep may have taken the data of an attempt that wrote its manifest later."""
     if fs.get_file_info(manifest).type is FileType.NotFound:
         return None
+    row = _read(fs, manifest)
+    data = fs.get_file_info(f"{manifest.rpartition('/')[0]}/{_base(row.file)}")
+    return row if data.size == row.bytes else None
+
+
+def _read(fs: FileSystem, manifest: str) -> ManifestRow:
     with fs.open_input_stream(manifest) as stream:
-        return ManifestRow(**json.loads(stream.read()))
+        return ManifestRow.loads(stream.read().decode())
 
 
 def _base(uri: str) -> str:

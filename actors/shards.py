@@ -52,6 +52,13 @@ class ManifestRow:
     supervised: int  # rows with loss_mask
     dropped: dict[str, int] = field(default_factory=dict)
 
+    def dumps(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def loads(cls, text: str) -> "ManifestRow":
+        return cls(**json.loads(text))
+
 
 @dataclass
 class SampleStates:
@@ -148,7 +155,7 @@ def write_manifest_row(final: Path, shard: int) -> ManifestRow:
     """Derive the manifest row from a committed file, so that a crash between the two loses nothing."""
     table = pq.read_table(final, columns=["sample", "loss_mask"])
     row = account_of(table, shard, final.name, final.stat().st_size, file_sha256(final))
-    replace_atomically(final.with_suffix(".json"), json.dumps(asdict(row), sort_keys=True))
+    replace_atomically(final.with_suffix(".json"), row.dumps())
     return row
 
 
@@ -180,7 +187,7 @@ def committed(directory: Path, num_shards: int, config_hash: str) -> dict[int, M
         if not final.exists():
             continue
         manifest = final.with_suffix(".json")
-        row = ManifestRow(**json.loads(manifest.read_text())) if manifest.exists() else write_manifest_row(final, shard)
+        row = ManifestRow.loads(manifest.read_text()) if manifest.exists() else write_manifest_row(final, shard)
         if row.config_hash != config_hash:
             raise ValueError(f"{final} was written by config {row.config_hash}, not {config_hash}; move it away")
         rows[shard] = row
@@ -189,7 +196,7 @@ def committed(directory: Path, num_shards: int, config_hash: str) -> dict[int, M
 
 def manifest_rows(directory: Path) -> list[ManifestRow]:
     """Of a finished extraction, in the order of the shards."""
-    return [ManifestRow(**json.loads(file.read_text())) for file in sorted(directory.glob("part-*.json"))]
+    return [ManifestRow.loads(file.read_text()) for file in sorted(directory.glob("part-*.json"))]
 
 
 def read_meta(file: Path) -> ShardMeta:

@@ -9,11 +9,11 @@ from speculators.train.data import CollateFn
 from speculators.train.recovery import RECOVERY_METADATA_KEY
 from torch.utils.data import DataLoader
 
-from actors.full_disk import GIB
 from actors.shard_cache import ShardCache
 from actors.shard_dataset import ShardDataset
 from actors.step_sampler import StepSampler
 from actors.train_job import TrainJob
+from actors.units import GIB
 
 
 class Rows(CollateFn):

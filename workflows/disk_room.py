@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from actors.capture import Job
 from actors.disk import KEY, ROW_BYTES, Budget, free_bytes, shard_bytes
-from actors.full_disk import gib
 from actors.shards import ManifestRow
+from actors.units import gib
 from workflows.footprint import Data
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from actors.units import GIB, gib
 from conf.schema import EyrieConfig
-from workflows.memory import GIB, EngineMemory, engine_memory
+from workflows.memory import EngineMemory, engine_memory
 from workflows.verifier_facts import VerifierFacts
 
 MAX_RANKS = 16  # GPUs of one node: an engine does not span two
@@ -98,7 +99,3 @@ def _besides(cfg: EyrieConfig, key: str, value: Any) -> str:
 def _up(value: float) -> float:
     """To two decimals, never down."""
     return math.ceil(value * 100) / 100
-
-
-def gib(size: int) -> str:
-    return f"{size / GIB:,.2f}"

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 
 from actors.draft_shapes import expected_shapes
+from actors.units import GIB
 from conf.schema import DraftConfig, EngineKind, ExtractMode, EyrieConfig, Optimizer
 from workflows.verifier_facts import VerifierFacts
 
-GIB = 1 << 30
 BF16 = 2
 FP32 = 4
 FROZEN = ("embed_tokens.weight", "lm_head.weight")  # speculators trains neither

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.disk import free_bytes
+from actors.units import GIB
 from conf.schema import EyrieConfig
 from workflows import cli, config
 from workflows.errors import users_mistake
 from workflows.footprint import data
-from workflows.memory import GIB
 from workflows.plan_tables import data_table, engine_table, gpu_table, hours_table, train_table
 from workflows.refusals import hardware_problems, raise_for, refusals
 from workflows.verifier_facts import VerifierFacts, verifier_facts

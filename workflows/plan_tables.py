@@ -1,8 +1,9 @@
 """The tables of a plan (pure): memory in GiB, what a token takes in bytes."""
 
+from actors.units import GIB
 from conf.schema import EyrieConfig
 from workflows.footprint import Data, data, extract_hours, step_needs, train_hours
-from workflows.memory import GIB, engine_memory, train_memory
+from workflows.memory import engine_memory, train_memory
 from workflows.tables import plain
 from workflows.verifier_facts import VerifierFacts
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from actors.units import GIB, gib
 from actors.verifier import Verifier
 from conf.schema import EyrieConfig, Optimizer
-from workflows.engine_fit import engine_refusals, gib
+from workflows.engine_fit import engine_refusals
 from workflows.errors import ConfigError, users_mistake
 from workflows.footprint import data, step_needs
-from workflows.memory import GIB, train_memory
+from workflows.memory import train_memory
 from workflows.verifier_facts import VerifierFacts, folder_facts
 
 

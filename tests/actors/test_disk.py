@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from actors import checkpoints
 from actors.commit import TEMPORARY, commit_once, replace_atomically, sweep, whole_folder
 from actors.disk import CLAIM, Budget, DiskFull, Usage, shard_bytes, usage
-from actors.full_disk import GIB, told
+from actors.full_disk import told
 from actors.shards import SampleStates, ShardMeta, commit, committed, read_samples, shard_name
+from actors.units import GIB
 from tests.full_disk import small_disk
 
 META = ShardMeta(verifier="v", layers=(1, 2), hidden_size=256, engine="fake", config_hash="c")

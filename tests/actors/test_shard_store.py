@@ -63,6 +63,10 @@ def write(store: str, name: str, content: bytes) -> None:
         out.write(content)
 
 
+def itself(file: Path) -> Path:
+    return file
+
+
 def data(row: ManifestRow) -> str:
     return shown(row.file).rpartition("/")[2]
 
@@ -72,8 +76,8 @@ def test_a_shard_is_the_same_as_on_a_disk_and_its_manifest_says_where_it_is(stor
     local = commit(tmp_path, 1, 3, [sample(4), sample(5)], META, {"truncated": 1})
     assert is_uri(row.file) and row.file.endswith(f"#{local.sha256}")
     assert replace(row, file="") == replace(local, file="")
-    copy = ShardCache(str(tmp_path / "cache"), None).get(row.file)
-    assert copy.read_bytes() == (tmp_path / local.file).read_bytes()
+    copy = ShardCache(str(tmp_path / "cache"), None).read(row.file, Path.read_bytes)
+    assert copy == (tmp_path / local.file).read_bytes()
     assert set(objects(store)) == {data(row), "part-00001-of-00003.json"}
     assert committed_in(store, 3, "c") == {1: row}
 
@@ -111,6 +115,15 @@ def test_data_without_a_manifest_is_swept_and_a_manifest_without_its_data_is_not
     assert put(store, 1, 2).rows == cut.rows  # nothing stands in the way
 
 
+def test_a_manifest_whose_data_was_swept_meanwhile_is_no_commit(store: str) -> None:
+    """A dead driver's worker wrote its manifest after the next driver's sweep."""
+    late = put(store, 0, 1)
+    fs, path = FileSystem.from_uri(store)
+    fs.delete_file(f"{path}/{data(late)}")
+    row = put(store, 0, 1)
+    assert row.file != late.file and committed_in(store, 3, "c") == {0: row}
+
+
 def test_nothing_there_is_nothing_done(store: str) -> None:
     assert committed_in(store, 3, "c") == {}
 
@@ -140,20 +153,32 @@ def test_training_reads_the_same_from_a_store_as_from_a_disk(store: str, tmp_pat
 def test_the_cache_fetches_once_and_makes_room(store: str, tmp_path: Path) -> None:
     rows = [put(store, shard, shard) for shard in range(3)]
     cache = ShardCache(str(tmp_path), rows[0].bytes * 5 // 2)  # two of three
-    first, second = cache.get(rows[0].file), cache.get(rows[1].file)
+    first, second = cache.read(rows[0].file, itself), cache.read(rows[1].file, itself)
     before = first.stat().st_ino
-    assert cache.get(rows[0].file).stat().st_ino == before
-    third = cache.get(rows[2].file)
+    assert cache.read(rows[0].file, itself).stat().st_ino == before
+    third = cache.read(rows[2].file, itself)
     assert first.exists() and third.exists() and not second.exists()  # the second was used least lately
-    assert cache.get(rows[1].file).stat().st_size == rows[1].bytes
+    assert len(cache.read(rows[1].file, Path.read_bytes)) == rows[1].bytes
     assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_the_cache_evicts_nothing_that_is_being_read(store: str, tmp_path: Path) -> None:
+    rows = [put(store, shard, shard) for shard in range(2)]
+    cache = ShardCache(str(tmp_path), rows[0].bytes)  # one of two
+
+    def while_it_is_read(first: Path) -> Path:
+        second = cache.read(rows[1].file, itself)
+        assert first.exists() and second.exists()
+        return first
+
+    assert cache.read(rows[0].file, while_it_is_read).exists()
 
 
 def test_an_object_that_is_not_what_was_committed_is_refused(store: str, tmp_path: Path) -> None:
     row = put(store, 0, 1)
     write(store, data(row), b"x" * row.bytes)
     with pytest.raises(StoreError, match=r"its sha256 is .* was committed. Delete it .*the shard runs again"):
-        ShardCache(str(tmp_path), None).get(row.file)
+        ShardCache(str(tmp_path), None).read(row.file, itself)
     assert not [file for file in tmp_path.iterdir() if file.suffix != ".lock"]
 
 

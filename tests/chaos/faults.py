@@ -18,9 +18,7 @@ FULL_S = 90.0  # a driver whose disk is full ends within this
 Fault = Callable[[Machines, Run, random.Random], str | None]
 
 
-def kill(process: psutil.Process | None) -> str | None:
-    if process is None:
-        return None
+def kill(process: psutil.Process) -> str | None:
     try:
         process.kill()
     except psutil.NoSuchProcess:
@@ -95,7 +93,7 @@ def change_ranks(machines: Machines, run: Run, chance: random.Random) -> str | N
     """The next driver trains with the other number of workers."""
     if not run.trained() or run.end(signal.SIGKILL) is None:
         return None
-    ranks = 1 if run.more == ["train.num_workers=2"] else 2
+    ranks = 2 if run.more == ["train.num_workers=1"] else 1  # rounds.py starts with two
     run.more = [f"train.num_workers={ranks}"]
     return f"{ranks} ranks"
 

@@ -13,8 +13,8 @@ from actors.capture import Job, run_shard
 from actors.disk import DiskFull
 from actors.engine import EngineSpec
 from actors.fake_engine import FakeEngine
-from actors.full_disk import GIB
 from actors.shards import ManifestRow, committed, read_samples
+from actors.units import GIB
 from actors.verifier import read_verifier
 from conf.schema import EngineConfig, EngineKind, ExtractConfig, GenerateConfig
 from tests.full_disk import small_disk

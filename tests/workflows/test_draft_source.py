@@ -1,10 +1,9 @@
 """Published drafts as inputs of steps: content is identity and a path is not, and what does not fit is refused."""
 
 import inspect
-import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -146,7 +145,7 @@ def test_weights_that_are_not_finite_end_training_before_it_starts(
     rewrite_tensors(published, lambda tensors: tensors["fc.weight"].fill_(float("nan")))
     (tmp_path / "extract").mkdir()
     row = ManifestRow(0, "part-0.parquet", 1, 1, "", "c", 1, 1, 1)
-    (tmp_path / "extract" / "part-0.json").write_text(json.dumps(asdict(row)))
+    (tmp_path / "extract" / "part-0.json").write_text(row.dumps())
 
     def fit(_: object) -> None:
         raise AssertionError("it started")

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from omegaconf import DictConfig, OmegaConf
 
 from actors.shards import SampleStates, ShardMeta, commit
+from actors.units import GIB
 from conf.schema import EngineKind, EyrieConfig
 from tests.composed import composed as compose
 from tests.tiny_draft import TINY_DRAFT
@@ -20,7 +21,7 @@ from tests.tiny_run import run
 from workflows.config import load, on_this_machine
 from workflows.errors import ConfigError
 from workflows.footprint import data, extract_hours, step_needs, train_hours
-from workflows.memory import GIB, draft_parameters, engine_memory, train_memory
+from workflows.memory import draft_parameters, engine_memory, train_memory
 from workflows.plan import plan
 from workflows.refusals import hardware_problems, refusals
 from workflows.verifier_facts import VerifierFacts, folder_facts, verifier_facts

@@ -1,10 +1,8 @@
 """Steps `generate` and `extract`: on-policy answers and hidden states, in fixed shards over elastic workers."""
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ from actors.engine import EngineSpec, Sampling
 from actors.responses import response_name, response_row
 from actors.shard_store import below, committed_in, is_uri, probe
 from actors.shards import ManifestRow, ShardMeta, committed, manifest_name, plan_shards
+from actors.units import GIB
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, EngineConfig, ExtractConfig, GenerateConfig
 from workflows.disk_room import check_room
-from workflows.memory import GIB
 from workflows.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -82,10 +80,23 @@ def extract(
         check_room(job, done)
     spec = EngineSpec(verifier.path, engine, trust_remote_code, capture_layers=layers)
     rows = _complete(spec, job, done, cfg, "extract", pool)
-    for row in rows:
-        if is_uri(row.file):  # from here on these rows count, whatever becomes of extract.store
-            replace_atomically(out / manifest_name(row.shard, job.num_shards), json.dumps(asdict(row)))
+    if job.store:
+        _settle(job, rows)
     return {**_account(rows, cfg.max_lost_fraction), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
+
+
+def _settle(job: Job, rows: list[ManifestRow]) -> None:
+    """Have these rows count from here on, whatever becomes of `extract.store`, if the store still holds them all."""
+    assert job.store and job.meta
+    held = committed_in(job.store, job.num_shards, job.meta.config_hash)  # sweeps what lost a race, too
+    stored = [row for row in rows if is_uri(row.file)]
+    if lost := [row.shard for row in stored if row.shard not in held or held[row.shard].sha256 != row.sha256]:
+        raise RuntimeError(
+            f"extract.store: shards {lost} are not as this run committed them. The same command makes what is missing; "
+            "no two runs may share a store's folder."
+        )
+    for row in stored:
+        replace_atomically(Path(job.out) / manifest_name(row.shard, job.num_shards), held[row.shard].dumps())
 
 
 def _job(

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from actors.checkpoint_folder import INDEX
 from actors.verifier import text_config
 
-INDEX = "model.safetensors.index.json"
 COMPUTABLE = ("llama", "mistral", "qwen2", "qwen3", "deepseek_v2", "deepseek_v3", "kimi_k2")  # model_type
 FLOAT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 SCALE_BYTES = 2  # bf16, one for each group of a packed weight

@@ -16,7 +16,7 @@ from tests.chaos.run import Run
 from tests.chaos.train_worker import PACE, data_order
 from tests.full_disk import mount, unmount
 
-DISK_MIB = 64
+SPARE_MIB, SAMPLE_MIB = 40, 0.1  # of the disk that a fault fills: a conversation takes 0.08
 SLOW = "+engine.extra.seconds_per_token=0.04"  # a second for a conversation
 PACE_S = 0.7  # of a training step
 EXTRACT = [
@@ -64,7 +64,7 @@ def make_round(kind: str, number: int, folder: Path, verifier: Path, machines: M
         for name, more in (("calm", []), ("stormy", [SLOW] if kind == "extract" else []))
     )
     mounted = None
-    if kind == "extract" and mount(stormy.root, DISK_MIB) is None:
+    if kind == "extract" and mount(stormy.root, SPARE_MIB + int(SAMPLE_MIB * conversations)) is None:
         mounted = stormy.root
     (calm.root / PACE).write_text("0")
     (stormy.root / PACE).write_text(str(PACE_S))

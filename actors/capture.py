@@ -20,6 +20,7 @@ from actors.disk import Budget, shard_bytes
 from actors.engine import Engine, Message, Sampling, StatesMismatch
 from actors.responses import Response, commit_responses, read_responses, response_name
 from actors.rollout import Rollout, roll_out
+from actors.shard_gate import ShardGate, write_gate
 from actors.shard_store import commit_to
 from actors.shards import ManifestRow, SampleStates, ShardMeta, commit, to_table, with_account
 from actors.suspects import SAMPLE_DEATHS, Suspects
@@ -46,6 +47,9 @@ class Job:
     responses: str | None = None
     disk_budget: int | None = None  # bytes of all shards; None: what the file system has
     store: str | None = None  # URI of the shards of states, when they do not lie in `out`
+    gate_samples: int = 0  # of each shard, read again before it is committed (actors/capture_gate.py)
+    gate_hf: bool = False  # against a Hugging Face forward, too
+    shown: tuple[int, ...] = ()  # samples whose tokens the report shows
 
     @property
     def num_shards(self) -> int:
@@ -61,26 +65,30 @@ class Care:
     lost: tuple[int, ...] = ()
 
 
-async def run_shard(engine: Engine, job: Job, shard: int, care: Care = Care()) -> ManifestRow:
-    """Do and commit one shard; the row of whoever committed it first."""
+async def run_shard(
+    engine: Engine, job: Job, shard: int, care: Care = Care(), gate: ShardGate | None = None
+) -> ManifestRow:
+    """Do and commit one shard, once `gate` has let it pass; the row of whoever committed it first."""
     dropped: Counter[str] = Counter()
     done = await (_prefill if job.responses else _answer)(engine, job, shard, care, dropped)
     if care.lost:
         dropped["dead_letter"] = _bury(job, shard, care)
     if job.meta is None:
         return commit_responses(Path(job.out), shard, job.num_shards, [_response(n, r) for n, r in done], dropped)
-    samples = []
-    for number, rollout in done:
-        assert rollout.hidden_states is not None
-        if not finite(rollout.hidden_states):
-            dropped["not_finite"] += 1
-            continue
-        length = len(rollout.hidden_states)
-        samples.append(
-            SampleStates(number, rollout.token_ids[:length], rollout.loss_mask[:length], rollout.hidden_states)
-        )
+    kept = [(number, rollout) for number, rollout in done if finite(rollout.states)]
+    if len(kept) < len(done):
+        dropped["not_finite"] = len(done) - len(kept)
+    if gate:
+        await _inspect(gate, engine, job, shard, kept)
+    samples = [SampleStates(number, r.token_ids[:-1], r.loss_mask[:-1], r.states) for number, r in kept]
     # in a thread: gigabytes take seconds, and the engine's other requests are served by this loop
     return await asyncio.to_thread(_commit, job, shard, samples, dict(dropped))
+
+
+async def _inspect(gate: ShardGate, engine: Engine, job: Job, shard: int, kept: list[tuple[int, Rollout]]) -> None:
+    shown = [row for row in _prompts(job, shard, ["sample", "source", "messages"]) if gate.shows(row["sample"])]
+    conversations = {row["sample"]: (row["source"], row["messages"]) for row in shown}
+    write_gate(Path(job.out), shard, job.num_shards, await gate.inspect(engine, kept, conversations))
 
 
 def _commit(job: Job, shard: int, samples: list[SampleStates], dropped: dict[str, int]) -> ManifestRow:

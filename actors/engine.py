@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Message = dict[str, str]  # {"role": …, "content": …}
+TokenLogprobs = dict[int, float]  # of tokens that may come next: the likeliest and the one that came
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Completion:
     output_ids: list[int]
     finish_reason: str  # "stop" or "length"
     hidden_states: Any | None = None  # numpy.ndarray[uint16]
+    prompt_logprobs: list[TokenLogprobs] | None = None  # [P - 1]: entry i follows prompt token i
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,11 @@ class Engine(Protocol):
         """Token ids of a conversation in the verifier's chat template, ending in the generation prompt."""
         ...
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion: ...
+    async def generate(
+        self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False, prompt_logprobs: int = 0
+    ) -> Completion:
+        """`prompt_logprobs`: how many of the likeliest tokens after each prompt token to give log-probabilities of."""
+        ...
 
     async def decode(self, ids: list[int]) -> str: ...
 

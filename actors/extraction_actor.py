@@ -10,7 +10,9 @@ import ray
 
 from actors.capture import Care, Job, run_shard
 from actors.engine import EngineDead, EngineSpec
+from actors.hf_forward import HfForward
 from actors.metered import Metered
+from actors.shard_gate import ShardGate
 from actors.start_engine import start
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,10 @@ class ExtractionActor:
     def __init__(self, spec: EngineSpec, job: Job):
         self._job = job
         self._engine = Metered(start(spec), "extract" if job.meta else "generate")
+        self._gate = None
+        if job.meta and (job.gate_samples or job.shown):
+            hf = HfForward(spec.verifier, spec.trust_remote_code) if job.gate_hf else None
+            self._gate = ShardGate(spec.verifier, spec.config.dtype, job.meta, job.gate_samples, job.shown, hf)
 
     def __repr__(self) -> str:
         return f"ExtractionActor({'states' if self._job.meta else 'responses'})"
@@ -33,7 +39,7 @@ class ExtractionActor:
     async def run(self, shard: int, singly: bool, lost: list[int]) -> str:
         """Manifest row, as JSON, of a shard that is committed without the samples in `lost`."""
         try:
-            row = await run_shard(self._engine, self._job, shard, Care(singly, tuple(lost)))
+            row = await run_shard(self._engine, self._job, shard, Care(singly, tuple(lost)), self._gate)
         except EngineDead:
             log.exception("shard %d: the engine died; another worker takes over", shard)
             os._exit(1)  # sys.exit would count as an intended end

@@ -15,9 +15,10 @@ import numpy as np
 
 from actors.draft_flags import effective_flags
 from actors.draft_shapes import WEIGHTS, compare, differences, normalised, shapes_of, table
-from actors.engine import Completion, DraftSpec, EngineDead, EngineSpec, Message, Sampling, SpecCounters
+from actors.engine import Completion, DraftSpec, EngineDead, EngineSpec, Message, Sampling, SpecCounters, TokenLogprobs
 from actors.fake_model import BYTES, FIRST, extend, hidden_states, mix, next_token, prefix_hashes
 from actors.verifier import Verifier, read_config, read_verifier, safetensors_header, text_config
+from actors.verifier_head import VerifierHead, bf16_to_float
 
 
 class FakeEngine:
@@ -35,6 +36,7 @@ class FakeEngine:
         self._counters = SpecCounters(
             accepted_per_position=(0,) * (spec.draft.num_speculative_tokens if spec.draft else 0)
         )
+        self._head: VerifierHead | None = None
         self._closed = False
 
     async def render(self, messages: list[Message]) -> list[int]:
@@ -47,7 +49,9 @@ class FakeEngine:
     async def decode(self, ids: list[int]) -> str:
         return bytes(i - FIRST for i in ids if FIRST <= i < FIRST + BYTES).decode(errors="surrogateescape")
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+    async def generate(
+        self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False, prompt_logprobs: int = 0
+    ) -> Completion:
         assert not self._closed, "the engine was closed"
         assert not capture or self._spec.capture_layers, "this engine was not started to capture"
         self._check(prompt_ids)
@@ -58,7 +62,8 @@ class FakeEngine:
         states = None
         if capture:
             states = hidden_states([*prompt_ids, *output][:-1], self._spec.capture_layers, self._verifier.hidden_size)
-        return Completion(list(prompt_ids), output, reason, states)
+        said = self._logprobs(prompt_ids, prompt_logprobs) if prompt_logprobs else None
+        return Completion(list(prompt_ids), output, reason, states, said)
 
     def counters(self) -> SpecCounters:
         return self._counters
@@ -79,6 +84,15 @@ class FakeEngine:
                 f"engine.max_model_len: a prompt of {len(prompt_ids)} tokens leaves no room for an answer in "
                 f"{self._spec.config.max_model_len}. Raise engine.max_model_len or lower prompts.max_prompt_tokens."
             )
+
+    def _logprobs(self, prompt_ids: list[int], top: int) -> list[TokenLogprobs]:
+        """From the states and the verifier's own lm_head, as a real engine has them (what it writes is drawn apart)."""
+        last = hidden_states(prompt_ids[:-1], (self._verifier.last_layer,), self._verifier.hidden_size)[:, 0]
+        self._head = self._head or VerifierHead(self._verifier.path)
+        inputs = self._head.normed(bf16_to_float(last))
+        tokens = np.column_stack([self._head.likeliest(inputs, top), prompt_ids[1:]])
+        logprobs = self._head.predict(inputs, tokens).logprobs
+        return [dict(zip(*row, strict=True)) for row in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
 
     def _write(self, prompt_ids: list[int], sampling: Sampling, limit: int) -> tuple[list[int], str]:
         """Output ids, ending in EOS where the answer's own length fits, and the finish reason."""

@@ -18,12 +18,16 @@ class Metered:
         self._busy_s = 0.0  # before `_busy_since`, which counts while a request is under way
         self._busy_since = self._began
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+    async def generate(
+        self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False, prompt_logprobs: int = 0
+    ) -> Completion:
         if not self._under_way:
             self._busy_since = time.monotonic()
         self._under_way += 1
         try:
-            completion = await self._engine.generate(prompt_ids, sampling, capture=capture)
+            completion = await self._engine.generate(
+                prompt_ids, sampling, capture=capture, prompt_logprobs=prompt_logprobs
+            )
         finally:
             self._under_way -= 1
             if not self._under_way:

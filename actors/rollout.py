@@ -20,6 +20,12 @@ class Rollout:
     finish_reason: str  # of the last turn
     turns: int
 
+    @property
+    def states(self) -> np.ndarray:
+        """[T, L, H] of a rollout that was captured."""
+        assert self.hidden_states is not None
+        return self.hidden_states
+
 
 async def roll_out(
     engine: Engine, messages: list[Message], sampling: Sampling, *, max_model_len: int, capture: bool

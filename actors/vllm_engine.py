@@ -21,15 +21,26 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
 )
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.renderers.params import ChatParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
 
-from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters, StatesMismatch
+from actors.engine import (
+    Completion,
+    EngineDead,
+    EngineSpec,
+    Message,
+    Sampling,
+    SpecCounters,
+    StatesMismatch,
+    TokenLogprobs,
+)
 from actors.vllm_args import engine_args
 from actors.vllm_connector import CAPTURE
 
+CHAT = {"add_generation_prompt": True, "continue_final_message": False}
 COUNTERS = "vllm:spec_decode_num_"
 
 
@@ -42,13 +53,16 @@ class VllmEngine:
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_args(spec, self._transfer)))
 
     async def render(self, messages: list[Message]) -> list[int]:
-        ids = self._llm.get_tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-        return list(ids if isinstance(ids, list) else ids["input_ids"])
+        """Through vLLM's own renderer, with what its server passes for a chat request that asks for nothing more."""
+        _, (prompt,) = await self._llm.renderer.render_chat_async([messages], ChatParams(chat_template_kwargs=CHAT))
+        return list(prompt["prompt_token_ids"])
 
     async def decode(self, ids: list[int]) -> str:
         return self._llm.get_tokenizer().decode(ids)
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+    async def generate(
+        self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False, prompt_logprobs: int = 0
+    ) -> Completion:
         assert not capture or self._spec.capture_layers, "this engine was not started to capture"
         params = SamplingParams(
             max_tokens=sampling.max_new_tokens,
@@ -56,6 +70,7 @@ class VllmEngine:
             top_p=sampling.top_p,
             seed=sampling.seed,
             ignore_eos=sampling.ignore_eos,
+            prompt_logprobs=prompt_logprobs or None,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args={"kv_transfer_params": CAPTURE} if capture else None,
@@ -77,6 +92,7 @@ class VllmEngine:
             output_ids=list(answer.token_ids),
             finish_reason=answer.finish_reason,
             hidden_states=states,
+            prompt_logprobs=_logprobs(final.prompt_logprobs) if prompt_logprobs else None,
         )
 
     def _take_states(self, final: Any) -> np.ndarray:
@@ -120,3 +136,8 @@ class VllmEngine:
         for file in self._transfer.iterdir():
             file.unlink()
         os.rmdir(self._transfer)
+
+
+def _logprobs(given: Any) -> list[TokenLogprobs]:
+    """vLLM's entry i is about token i, and None for the first: ours follows token i."""
+    return [{token: one.logprob for token, one in entry.items()} for entry in given[1:]]

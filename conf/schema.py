@@ -163,6 +163,15 @@ class WorkersConfig:
 
 
 @dataclass
+class GateConfig:
+    """What is checked of states before they are kept (docs/fidelity.md); every key is runtime."""
+
+    samples: int = runtime(1)  # of each shard, read again by the engine; 0: nothing is checked
+    shown: int = runtime(5)  # conversations of each source whose answers are rendered again and shown in the report
+    hf: bool = runtime(False)  # every captured layer against a Hugging Face forward of the verifier, where it fits
+
+
+@dataclass
 class ExtractConfig:
     mode: ExtractMode = ExtractMode.fused
     samples_per_shard: int = 64  # conversations; part of identity, so that workers can come and go
@@ -171,6 +180,7 @@ class ExtractConfig:
     max_lost_fraction: float = runtime(0.001)
     disk_budget_gib: float | None = runtime(None)  # for all shards of states; None: what the file system has
     store: str | None = runtime(None)  # s3://bucket/folder or gs://…: the states lie there, all else in output_root
+    gate: GateConfig = field(default_factory=GateConfig)
     shards_in_flight: int = runtime(2)  # for each worker, so that the engine's batch never drains between shards
 
 

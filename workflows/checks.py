@@ -82,6 +82,8 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "train.muon_weight_decay": cfg.train.muon_weight_decay,
         "train.max_failures": cfg.train.max_failures,
         "convert.gate_prompts": cfg.convert.gate_prompts,
+        "extract.gate.samples": cfg.extract.gate.samples,
+        "extract.gate.shown": cfg.extract.gate.shown,
         "cluster.wait_s": cfg.cluster.wait_s,
         "cluster.stop_grace_s": cfg.cluster.stop_grace_s,
     }

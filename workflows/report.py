@@ -9,6 +9,7 @@ from typing import Any
 from actors.commit import replace_atomically
 from actors.verifier import Verifier
 from conf.schema import EyrieConfig
+from workflows import gate_report
 from workflows.artifact import Record
 from workflows.benchmark_report import measured_sets, sentences
 from workflows.fingerprint import SHORT
@@ -30,6 +31,8 @@ def build_report(cfg: EyrieConfig, records: Mapping[str, Record], verifier: Veri
     for name in ("generate", "extract"):
         if name in records and "samples_in" in records[name].accounting:
             report[name] = _balance(records[name].accounting, "samples_in", "samples")
+    if "extract" in records and "gate" in records["extract"].accounting:
+        report["gate"] = records["extract"].accounting["gate"]
     if "benchmark" in records:
         report["benchmark"] = records["benchmark"].accounting
     if "convert" in records:
@@ -46,6 +49,9 @@ def write_report(run_dir: Path, report: Report) -> Path:
     for header, rows in _tables(report):
         page += [markdown(header, rows), ""]
     page += [f"- {line}" for line in _sentences(report)]
+    if shown := gate_report.shown_rows(report.get("gate", {})):
+        header = ["source", "sample", "answer", "after", "first supervised token", "last", "tokens"]
+        page += ["", "What is learnt from, as the engine reads it:", "", markdown(header, shown)]
     if "serve" in report:
         page += ["", "Serve it:", "", "```", *report["serve"].values(), "```"]
     file = run_dir / "report.md"
@@ -142,6 +148,7 @@ def _sentences(report: Report) -> list[str]:
     for name in ("prompts", "generate", "extract"):
         if name in report:
             lines.append(f"{name}: {_sum(report[name])}")
+    lines += gate_report.sentences(report.get("gate", {}))
     if train := report["steps"].get("train"):
         account = train["accounting"]
         coverage = f"{account['vocab_coverage']:.1%}" if account.get("vocab_coverage") is not None else "unknown"

@@ -113,8 +113,8 @@ def broken(change: Callable[[np.ndarray], Any]) -> type[FakeEngine]:
     class Broken(FakeEngine):
         """Changes the states of conversation 2."""
 
-        async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
-            completion = await super().generate(prompt_ids, sampling, capture=capture)
+        async def generate(self, prompt_ids: list[int], sampling: Sampling, **options: Any) -> Completion:
+            completion = await super().generate(prompt_ids, sampling, **options)
             if completion.hidden_states is not None and "question 2" in await self.decode(prompt_ids):
                 change(completion.hidden_states)
             return completion
@@ -188,9 +188,9 @@ def test_states_of_other_tokens_are_dropped_and_counted(job: Job, tiny_llama: Pa
     class Truncating(FakeEngine):
         """Drops the first token of a long prompt without a word."""
 
-        async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+        async def generate(self, prompt_ids: list[int], sampling: Sampling, **options: Any) -> Completion:
             cut = prompt_ids[1:] if prompt_ids[:-1] == victim else prompt_ids
-            return await super().generate(cut, sampling, capture=capture)
+            return await super().generate(cut, sampling, **options)
 
     generate, extract = two_passes(job)
     run(engine(tiny_llama, capture=False), generate)
@@ -207,9 +207,9 @@ def test_one_after_the_other_gives_the_same_shard_and_names_each_sample_before_i
     turns: list[str] = []
 
     class Watched(FakeEngine):
-        async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+        async def generate(self, prompt_ids: list[int], sampling: Sampling, **options: Any) -> Completion:
             turns.append((Path(job.out) / "attempts" / "shard-00000.turn").read_text())
-            return await super().generate(prompt_ids, sampling, capture=capture)
+            return await super().generate(prompt_ids, sampling, **options)
 
     together = run(engine(tiny_llama), replace(job, out=str(Path(job.out).parent / "generate")))
     alone = asyncio.run(run_shard(engine(tiny_llama, Watched), job, 0, Care(singly=True)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from actors.metered import Metered
 class Sleeper:
     """Answers after as many hundredths of a second as the prompt's first token says; a negative one fails."""
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, **options: Any) -> Completion:
         await asyncio.sleep(abs(prompt_ids[0]) / 100)
         if prompt_ids[0] < 0:
             raise ValueError("negative")

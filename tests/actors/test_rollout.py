@@ -26,8 +26,8 @@ class Recording(FakeEngine):
         super().__init__(spec)
         self.seen: list[tuple[Completion, Sampling]] = []
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False) -> Completion:
-        completion = await super().generate(prompt_ids, sampling, capture=capture)
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, **options: Any) -> Completion:
+        completion = await super().generate(prompt_ids, sampling, **options)
         self.seen.append((completion, sampling))
         return completion
 

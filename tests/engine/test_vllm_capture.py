@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from actors.capture import Job, run_shard
+from actors.capture_gate import CaptureGate, GateFailed
 from actors.engine import EngineSpec, Sampling
+from actors.hf_forward import HfForward
 from actors.responses import Response, commit_responses
+from actors.shard_gate import ShardGate, read_gates
 from actors.shards import ShardMeta, read_samples
 from actors.start_engine import start
 from actors.verifier import read_verifier
@@ -117,11 +120,18 @@ def test_fused_and_two_pass_give_the_same_tokens_and_the_same_states_within_bf16
         )
 
     fused_job = job("fused")
-    row = held.run(run_shard(held.engine, fused_job, 0))
+    gate = ShardGate(str(held.folder), "float32", meta, len(PROMPTS), (0, 3), HfForward(str(held.folder), False))
+    row = held.run(run_shard(held.engine, fused_job, 0, gate=gate))
     fused = read_samples(tmp_path / "fused" / row.file)
     held.run(run_shard(held.engine, job("answers", meta=None), 0))
     two_pass_job = job("two_pass", responses=str(tmp_path / "answers"))
-    row = held.run(run_shard(held.engine, two_pass_job, 0))
+    row = held.run(run_shard(held.engine, two_pass_job, 0, gate=gate))
+    for out in ("fused", "two_pass"):
+        (seen,) = read_gates(tmp_path / out, 1)
+        print(f"{out} gate: {seen}")
+        assert len(seen["samples"]) == len(PROMPTS) and all(max(s["from_hf"]) < 0.02 for s in seen["samples"])
+        assert [one["sample"] for one in seen["shown"]] == [0, 3]
+        assert all(one["turns"][0]["before"].endswith("<|im_start|>assistant\n") for one in seen["shown"])
     two_pass = read_samples(tmp_path / "two_pass" / row.file)
 
     assert [s.sample for s in fused] == [s.sample for s in two_pass] == list(range(len(PROMPTS)))
@@ -133,6 +143,32 @@ def test_fused_and_two_pass_give_the_same_tokens_and_the_same_states_within_bf16
         worst = max(worst, float(((x - y).abs() / scale).max()))
     print(f"fused against two-pass: largest difference {worst:.2e} of the largest component of a state")
     assert worst <= 2**-7  # one step of bf16 near the largest component: rounding, never another computation
+
+
+def test_vllm_renders_a_conversation_as_the_verifiers_own_template_does(held: Held) -> None:
+    messages = [
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "Because."},
+        {"role": "user", "content": "Of what?"},
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(held.folder)
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert held.run(held.engine.render(messages)) == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_prompt_logprobs_follow_their_token_and_the_gate_knows_the_last_layer_by_them(held: Held) -> None:
+    """The layer before the last one is the off-by-one of vllm#46973 and TorchSpec#87, captured by the real engine."""
+    ids = held.run(held.engine.render([{"role": "user", "content": PROMPTS[1]}]))
+    read = held.run(held.engine.generate(ids, Sampling(1), capture=True, prompt_logprobs=4))
+    assert len(read.prompt_logprobs) == len(ids) - 1
+    assert all(following in said for said, following in zip(read.prompt_logprobs, ids[1:], strict=True))
+    gate, states = CaptureGate(str(held.folder), "float32", LAYERS), read.hidden_states
+    found = gate.judge(0, states, states, read.prompt_logprobs, [])
+    print(f"the last layer's log-probabilities: {found.agreement}")
+    with pytest.raises(GateFailed, match="layer 3 is not the last one"):
+        CaptureGate(str(held.folder), "float32", LAYERS[:-1]).judge(
+            0, states[:, :-1], states[:, :-1], read.prompt_logprobs, []
+        )
 
 
 def test_the_ids_given_to_a_second_pass_are_the_ids_of_its_states(held: Held, tmp_path: Path) -> None:

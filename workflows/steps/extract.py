@@ -12,11 +12,13 @@ from actors.capture import Job
 from actors.commit import replace_atomically, sweep
 from actors.engine import EngineSpec, Sampling
 from actors.responses import response_name, response_row
+from actors.shard_gate import read_gates
 from actors.shard_store import below, committed_in, is_uri, probe
 from actors.shards import ManifestRow, ShardMeta, committed, manifest_name, plan_shards
 from actors.units import GIB
 from actors.verifier import Verifier
 from conf.schema import DraftConfig, EngineConfig, ExtractConfig, GenerateConfig
+from workflows import gate_report
 from workflows.disk_room import check_room
 from workflows.progress import Progress
 
@@ -82,7 +84,12 @@ def extract(
     rows = _complete(spec, job, done, cfg, "extract", pool)
     if job.store:
         _settle(job, rows)
-    return {**_account(rows, cfg.max_lost_fraction), "bytes": sum(r.bytes for r in rows), "layers": list(layers)}
+    return {
+        **_account(rows, cfg.max_lost_fraction),
+        "bytes": sum(r.bytes for r in rows),
+        "layers": list(layers),
+        "gate": gate_report.summary(read_gates(out, job.num_shards), layers, job.num_shards),
+    }
 
 
 def _settle(job: Job, rows: list[ManifestRow]) -> None:
@@ -111,6 +118,7 @@ def _job(
 ) -> Job:
     prompts = prompts_out / "prompts.parquet"
     plan = plan_shards(pq.read_metadata(prompts).num_rows, extract_cfg.samples_per_shard)
+    gate = extract_cfg.gate
     return Job(
         prompts=str(prompts),
         out=str(out),
@@ -121,6 +129,9 @@ def _job(
         meta=meta,
         responses=str(responses) if responses else None,
         store=below(extract_cfg.store, out.name) if extract_cfg.store and meta else None,
+        gate_samples=gate.samples if meta else 0,
+        gate_hf=gate.hf,
+        shown=gate_report.shown_samples(prompts, gate.shown) if meta else (),
         disk_budget=None if extract_cfg.disk_budget_gib is None else int(extract_cfg.disk_budget_gib * GIB),
     )
 

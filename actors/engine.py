@@ -34,6 +34,7 @@ class Completion:
     finish_reason: str  # "stop" or "length"
     hidden_states: Any | None = None  # numpy.ndarray[uint16]
     prompt_logprobs: list[TokenLogprobs] | None = None  # [P - 1]: entry i follows prompt token i
+    accepted: list[int] | None = None  # draft tokens accepted in each step; None: no draft, or none that is computed
 
 
 @dataclass(frozen=True)

@@ -1,56 +1,56 @@
 """The acceptance that a draft will have, from the trainer's own forward pass over finished conversations.
 
-Greedy speculation is deterministic: at each anchor the draft proposes K tokens, the verifier accepts those that equal
-what it wrote, adds one of its own, and the next anchor follows. The trainer's forward with teacher forcing computes
-exactly these proposals, for every anchor at once; replaying the anchors gives the engine's counters without an engine.
-A difference means that engine and trainer run different drafts.
+With teacher forcing the forward computes, for every place at once, what the draft proposes there given that what it
+proposed so far was right; a wrong token ends a step, so no more is needed. actors/speculation.py replays the steps. A
+difference to an engine's counters means that engine and trainer run different drafts.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from actors.engine import SpecCounters
-from actors.shards import SampleStates
+from actors.speculation import Answer
+
+Row = dict[str, Any]  # packed conversations as speculators' collate function makes them, shifted: [1, n, ...]
 
 
 @torch.no_grad()
-def proposals(model: Any, sample: SampleStates, steps: int) -> torch.Tensor:
-    """[steps, T - 1] verifier token ids that speculators' draft `model` proposes from each anchor of a sample.
+def proposals(model: Any, row: Row, steps: int) -> torch.Tensor:
+    """[steps, n] verifier token ids that speculators' draft `model` proposes at each place of a packed row.
 
-    Entry [s, i] is for token i + 2 + s: anchor i has read the state of token i and the embedding of token i + 1.
+    Entry [s, i] is for the token s + 1 places behind input i: place i has read a state and the embedding of the token
+    after it, and `input_ids` are those tokens.
     """
-    weight = model.fc.weight
-    states = torch.from_numpy(sample.hidden_states.copy()).view(torch.bfloat16).to(weight.device, weight.dtype)
-    ids = torch.from_numpy(sample.token_ids.copy()).long().to(weight.device)
-    length = len(ids) - 1
+    device = model.fc.weight.device
     drafted = model(
-        hidden_states=states[:-1, :-1].flatten(1)[None],
-        input_ids=ids[None, 1:],
-        document_ids=torch.zeros(1, length, dtype=torch.long, device=weight.device),
-        position_ids=torch.arange(1, length + 1, device=weight.device)[None],
+        hidden_states=row["hidden_states"].to(device),
+        input_ids=row["input_ids"].to(device),
+        document_ids=row["document_ids"].to(device),
+        position_ids=row["position_ids"].to(device),
         ttt_steps=steps,
     )
     tokens = torch.cat(drafted)
-    return tokens if model.d2t is None else tokens + model.d2t[tokens]
+    return (tokens if model.d2t is None else tokens + model.d2t[tokens]).cpu()
 
 
-def replay(proposed: torch.Tensor, token_ids: torch.Tensor, prompt: int, output_tokens: int) -> SpecCounters:
-    """Counters of an engine that answers a prompt of `prompt` tokens with `output_tokens` tokens of `token_ids`.
+def answers(row: Row, proposed: torch.Tensor, conversations: int) -> Iterator[Answer | None]:
+    """The first answer of each conversation in the row, in order; None of one that has no supervised token in it."""
+    documents, ids, mask = (row[key][0] for key in ("document_ids", "input_ids", "loss_mask"))
+    for document in range(conversations):
+        places = (documents == document).nonzero()[:, 0]
+        yield _answer(ids[places], mask[places].bool(), proposed[:, places])
 
-    `token_ids` must reach `steps` tokens beyond the answer for its last drafts to be judged.
-    """
-    steps = len(proposed)
-    if prompt + output_tokens + steps > len(token_ids) + 1:
-        raise ValueError(f"{len(token_ids)} tokens are too few for {prompt} + {output_tokens} and {steps} draft tokens")
-    written, drafts = 1, 0  # the verifier writes the first token alone
-    accepted = [0] * steps
-    while written < output_tokens:
-        anchor = prompt + written - 2
-        wanted = token_ids[anchor + 2 : anchor + 2 + steps]
-        hits = int((proposed[:, anchor] == wanted).long().cumprod(0).sum())
-        drafts += 1
-        for position in range(hits):
-            accepted[position] += 1
-        written += hits + 1
-    return SpecCounters(drafts, drafts * steps, sum(accepted), tuple(accepted))
+
+def _answer(ids: torch.Tensor, mask: torch.Tensor, proposed: torch.Tensor) -> Answer | None:
+    if not mask.any():
+        return None
+    begin = int(mask.long().argmax())
+    tokens = int(mask[begin:].long().cumprod(0).sum())
+    text = ids[begin : begin + tokens]
+    hits = []
+    for written in range(1, tokens):
+        wanted = text[written : written + len(proposed)]
+        right = proposed[: len(wanted), begin + written - 1] == wanted
+        hits.append(int(right.long().cumprod(0).sum()))
+    return Answer(tokens, tuple(hits))

@@ -32,6 +32,7 @@ class ShardDataset(BaseDataset):
         self._index: list[tuple[str, int]] = []  # (path or URI, place in it)
         self._cache = cache or ShardCache(None, None)
         self._lengths: list[int] = []
+        self._samples: list[int] = []
         for file in shards:
             counts = read_columns(file, ["sample"])["sample"].value_counts().to_pylist()
             tokens = {entry["values"]: entry["counts"] for entry in counts}
@@ -40,10 +41,15 @@ class ShardDataset(BaseDataset):
                 if sample in samples:
                     self._index.append((file, place))
                     self._lengths.append(min(length, max_len))
+                    self._samples.append(sample)
         super().__init__(max_len, dtype)
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def sample(self, index: int) -> int:
+        """Number of the conversation at `index`."""
+        return self._samples[index]
 
     def _compute_approx_lengths(self) -> list[int]:
         # one less: speculators pairs each state with the token after it

@@ -18,10 +18,12 @@ from speculators.train.trainer import TrainerConfig
 from actors.commit import replace_atomically, whole_folder
 from actors.draft_model import build_draft
 from actors.draft_start import start_from, start_vocabulary
+from actors.held_out import HeldOut, acceptance
+from actors.held_out_file import HELD_OUT, LONGEST, answers_to_json
 from actors.native_verifier import folder_for_speculators
 from actors.train_data import loaders, steps_of
 from actors.train_job import TrainJob
-from actors.train_position import Position
+from actors.train_position import PREDICTED, Position
 from actors.train_progress import TrainProgress
 from actors.trainer import DraftTrainer, adopt_process_group, tap_metrics
 from actors.verifier import Verifier
@@ -42,6 +44,7 @@ def train_worker(config: dict[str, Any]) -> None:
     adopt_process_group(rank, world, device)
     vocabulary = _vocabulary(job, rank)
     trainer = _trainer(job, vocabulary, device, rank, world)
+    held_out = HeldOut(job, getattr(torch, job.cfg.precision), rank, world)
     position = Position(trainer, job.cfg, Path(job.out) / "checkpoints", rank)
     position.resume()
     progress = TrainProgress(steps_of(trainer.train_loader, job.cfg.epochs), job.cfg.log_every_s)
@@ -49,13 +52,19 @@ def train_worker(config: dict[str, Any]) -> None:
         tap_metrics(progress)
     for epoch in range(position.epoch, job.cfg.epochs):
         trainer.train_epoch(epoch, step_callback=position.after_step)
-        position.after_epoch(_plain(trainer.val_epoch(epoch) or {}))
+        validation = _plain(trainer.val_epoch(epoch) or {}) | _predicted(held_out, trainer.draft, job.cfg.ttt_steps)
+        position.after_epoch(validation)
         if rank == 0:
             log.info("train: epoch %d of %d, validation %s", epoch + 1, job.cfg.epochs, _summary(position.history[-1]))
         ray.train.report({"epoch": epoch})
+    best = position.take_best()
+    _round(trainer.draft)
+    found = held_out.predict(trainer.draft, max(LONGEST, job.cfg.ttt_steps))
     if rank == 0:
         _save_draft(trainer.draft, Path(job.out) / "draft")
+        replace_atomically(Path(job.out) / HELD_OUT, json.dumps(answers_to_json(found)))
         result = {
+            "best_epoch": best,
             "steps": trainer.global_step,
             "epochs": job.cfg.epochs,
             "vocab_coverage": vocabulary.coverage,
@@ -127,12 +136,30 @@ def _trainer(job: TrainJob, vocabulary: Vocabulary, device: torch.device, rank: 
     return DraftTrainer(device, model, settings, train_loader, val_loader)
 
 
+def _predicted(held_out: HeldOut, model: Any, k: int) -> dict[str, Any]:
+    """Of the draft as it is, for the history; nothing when no conversation is held out."""
+    found = acceptance(held_out.predict(model, k), k)
+    if found is None:
+        return {}
+    return {
+        PREDICTED: found.acceptance_length,
+        **{f"predicted_acceptance_{position}": rate for position, rate in enumerate(found.per_position)},
+    }
+
+
+@torch.no_grad()
+def _round(model: torch.nn.Module) -> None:
+    """Weights as the saved draft has them."""
+    for parameter in model.parameters():
+        parameter.copy_(parameter.bfloat16())
+
+
 def _plain(metrics: dict[str, float]) -> dict[str, float]:
     return {k.removesuffix("_epoch"): v for k, v in metrics.items()}
 
 
 def _summary(entry: dict[str, Any]) -> str:
-    keys = [k for k in ("loss", "full_acc_0", "full_acc_1", "full_acc_2") if k in entry]
+    keys = [k for k in ("loss", "full_acc_0", "full_acc_1", "full_acc_2", PREDICTED) if k in entry]
     return ", ".join(f"{k} {entry[k]:.3f}" for k in keys) or "none"
 
 

@@ -5,14 +5,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from actors import checkpoints
+from actors.commit import whole_file
 from actors.step_sampler import StepSampler
 from actors.trainer import DraftTrainer
 from conf.schema import TrainConfig
 
 log = logging.getLogger("eyrie.train")
+BEST = "best.pt"
+PREDICTED = "predicted_acceptance_length"  # of a validation: the epoch that has the highest one is the draft
 
 
 class Position:
@@ -53,9 +57,25 @@ class Position:
 
     def after_epoch(self, validation: dict[str, float]) -> None:
         self.history.append({"epoch": self.epoch, **validation})
+        if self._rank == 0 and self._best() == self.epoch:
+            with whole_file(self._directory / BEST) as file:  # before the checkpoint that counts this epoch
+                torch.save(self._trainer.trainable(), file)
         self.epoch, self.step = self.epoch + 1, 0
         if self._rank == 0:
             self._save()
+
+    def take_best(self) -> int:
+        """Give the trainer the weights of the epoch that is the draft; returns its number."""
+        best = self._best()
+        if best < len(self.history) - 1:
+            self._trainer.take(torch.load(self._directory / BEST, map_location="cpu", weights_only=True))
+            log.info("train: the draft is that of epoch %d, which will have the most accepted", best + 1)
+        return best
+
+    def _best(self) -> int:
+        """The epoch with the highest predicted acceptance length; the last one where nothing was held out."""
+        lengths = [entry.get(PREDICTED, float(index)) for index, entry in enumerate(self.history)]
+        return max(range(len(lengths)), key=lambda index: (lengths[index], index))
 
     def __str__(self) -> str:
         if self.epoch >= self._cfg.epochs:

@@ -67,22 +67,29 @@ class DraftTrainer(speculators_trainer.Trainer):
     def draft(self) -> torch.nn.Module:
         return self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
 
+    def trainable(self) -> dict[str, torch.Tensor]:
+        """fp32 weights that training changes."""
+        return {k: v.detach().cpu() for k, v in self.draft.named_parameters() if v.requires_grad}
+
+    def take(self, trainable: dict[str, torch.Tensor]) -> None:
+        own = dict(self.draft.named_parameters())
+        for name, value in trainable.items():
+            own[name].data.copy_(value)
+
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         """Everything to go on after `epoch` finished epochs and `step` steps of the next: fp32, as on every worker."""
         return {
             "epoch": epoch,
             "step_in_epoch": step,
             "global_step": self.global_step,
-            "trainable": {k: v.detach().cpu() for k, v in self.draft.named_parameters() if v.requires_grad},
+            "trainable": self.trainable(),
             "optimizers": [o.state_dict() for o in self.optimizers],
             "schedulers": [s.state_dict() for s in self.schedulers],
         }
 
     def restore(self, state: dict[str, Any]) -> tuple[int, int]:
         """Take up a saved state; returns the number of finished epochs and of steps of the next."""
-        own = dict(self.draft.named_parameters())
-        for name, value in state["trainable"].items():
-            own[name].data.copy_(value)
+        self.take(state["trainable"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):

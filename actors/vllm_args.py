@@ -45,6 +45,7 @@ def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
             "kv_connector_extra_config": {"shared_storage_path": str(transfer)},
         }
     elif spec.draft:
+        args["per_request_spec_decode_metrics"] = "detailed"
         args["speculative_config"] = {
             "method": "eagle3",  # vLLM's own guess goes by the path's name
             "model": spec.draft.path,

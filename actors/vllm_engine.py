@@ -93,6 +93,7 @@ class VllmEngine:
             finish_reason=answer.finish_reason,
             hidden_states=states,
             prompt_logprobs=_logprobs(final.prompt_logprobs) if prompt_logprobs else None,
+            accepted=_accepted(answer) if self._spec.draft else None,
         )
 
     def _take_states(self, final: Any) -> np.ndarray:
@@ -141,3 +142,8 @@ class VllmEngine:
 def _logprobs(given: Any) -> list[TokenLogprobs]:
     """vLLM's entry i is about token i, and None for the first: ours follows token i."""
     return [{token: one.logprob for token, one in entry.items()} for entry in given[1:]]
+
+
+def _accepted(answer: Any) -> list[int]:
+    """Of each step; an answer of one token has none, and vLLM then no metrics."""
+    return list(answer.spec_decode_metrics.per_step_accepted) if answer.spec_decode_metrics else []

@@ -229,6 +229,7 @@ class BenchmarkConfig:
     num_speculative_tokens: int = 3
     max_new_tokens: int = 128
     prompts_per_set: int = 80  # acceptance is measured on these
+    held_out_prompts: int = 80  # validation conversations on which measured acceptance must be the predicted one
     concurrency: int = 16
     speed_prompts: int = 8  # tokens/s with and without the draft, at batch 1, on these
     speed_new_tokens: int = 64

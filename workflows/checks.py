@@ -82,6 +82,7 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         "train.muon_weight_decay": cfg.train.muon_weight_decay,
         "train.max_failures": cfg.train.max_failures,
         "convert.gate_prompts": cfg.convert.gate_prompts,
+        "benchmark.held_out_prompts": cfg.benchmark.held_out_prompts,
         "extract.gate.samples": cfg.extract.gate.samples,
         "extract.gate.shown": cfg.extract.gate.shown,
         "cluster.wait_s": cfg.cluster.wait_s,

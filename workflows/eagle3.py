@@ -14,6 +14,7 @@ from conf.schema import ExtractMode, EyrieConfig
 from workflows import cli, config, draft_source, refusals, report, runner
 from workflows.cluster import Session, session
 from workflows.errors import users_mistake
+from workflows.held_out import held_out
 from workflows.prompt_sources import prompts_identity
 from workflows.step import Step
 from workflows.steps.benchmark import benchmark
@@ -99,7 +100,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
     b = Step(
         "benchmark",
         {"benchmark": cfg.benchmark, **dtype},
-        (p, c),
+        (p, t, c),
         lambda ins, out: benchmark(
             cfg.benchmark,
             cfg.engine,
@@ -108,6 +109,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
             ins["convert"],
             reference.folder if reference else None,
             ins["prompts"],
+            held_out(cfg.benchmark, cfg.generate, cfg.train.max_sample_tokens, ins["train"], ins["prompts"]),
             ray,
             out,
         ),

@@ -1,56 +1,36 @@
-"""Replaying a draft's proposals gives the counters that an engine would have."""
+"""What a draft proposes over packed conversations, and what of it is right."""
 
-import numpy as np
+from typing import Any
+
 import pytest
 import torch
 
-from actors.engine import SpecCounters
-from actors.predicted_acceptance import proposals, replay
-from actors.shards import SampleStates
-
-IDS = torch.arange(100, 130)  # prompt of 5 tokens, then the verifier's
+from actors.predicted_acceptance import answers, proposals
+from actors.speculation import Answer
 
 
-def right_everywhere(steps: int) -> torch.Tensor:
-    """Entry [s, i] is token i + 2 + s; beyond the end, nothing is right."""
-    padded = torch.cat([IDS, torch.full((steps + 2,), -1)])
-    return torch.stack([padded[2 + s : 2 + s + len(IDS) - 1] for s in range(steps)])
-
-
-def test_a_perfect_draft_gains_k_tokens_each_time() -> None:
-    # 1 token alone, then 4 at a time: 1, 5, 9, 13
-    assert replay(right_everywhere(3), IDS, 5, 13) == SpecCounters(3, 9, 9, (3, 3, 3))
-    # the last draft may reach beyond the answer; an engine counts it whole
-    assert replay(right_everywhere(3), IDS, 5, 11) == SpecCounters(3, 9, 9, (3, 3, 3))
-
-
-def test_a_wrong_draft_costs_one_pass_a_token() -> None:
-    assert replay(right_everywhere(3) + 1, IDS, 5, 8) == SpecCounters(7, 21, 0, (0, 0, 0))
-
-
-def test_nothing_counts_behind_the_first_wrong_token_and_the_next_anchor_is_behind_it() -> None:
-    proposed = right_everywhere(3)
-    first = 5 + 1 - 2  # the anchor that has read the last prompt token and the first answer token
-    proposed[1, first] = -1
-    # 1 token, then 1 accepted + 1 of the verifier (3 written), then 3 + 1
-    assert replay(proposed, IDS, 5, 7) == SpecCounters(2, 6, 4, (2, 1, 1))
-    skipped = right_everywhere(3)
-    skipped[:, first + 1] = -1  # an anchor that is never used
-    assert replay(skipped, IDS, 5, 9) == SpecCounters(2, 6, 6, (2, 2, 2))
-
-
-def test_too_few_tokens_to_judge_the_last_draft() -> None:
-    with pytest.raises(ValueError, match="30 tokens are too few for 5 \\+ 24 and 3"):
-        replay(right_everywhere(3), IDS, 5, 24)
+def packed(*conversations: tuple[list[int], list[int]], pad: int = 3) -> dict[str, torch.Tensor]:
+    """A row of (token ids, loss mask), shifted as speculators does: token 0 of each is gone."""
+    ids = [ids[1:] for ids, _ in conversations]
+    masks = [mask[1:] for _, mask in conversations]
+    documents = [[number] * len(one) for number, one in enumerate(ids)]
+    flat = {
+        "input_ids": sum(ids, []) + [0] * pad,
+        "loss_mask": sum(masks, []) + [0] * pad,
+        "document_ids": sum(documents, []) + [-1] * pad,
+        "position_ids": [place + 1 for one in ids for place in range(len(one))] + [0] * pad,
+    }
+    row = {key: torch.tensor([values]) for key, values in flat.items()}
+    return row | {"hidden_states": torch.zeros(1, len(flat["input_ids"]), 6)}
 
 
 class Draft(torch.nn.Module):
-    """Honours the call of speculators' model: proposes ids that tell what it was given."""
+    """Honours the call of speculators' model; proposes the token that follows in the row, but for `wrong` places."""
 
-    def __init__(self, d2t: torch.Tensor | None) -> None:
+    def __init__(self, d2t: torch.Tensor | None = None, wrong: Any = ()) -> None:
         super().__init__()
         self.fc = torch.nn.Linear(1, 1)
-        self.d2t = d2t
+        self.d2t, self.wrong = d2t, wrong
 
     def forward(
         self,
@@ -60,14 +40,40 @@ class Draft(torch.nn.Module):
         position_ids: torch.Tensor,
         ttt_steps: int,
     ) -> list[torch.Tensor]:
-        assert hidden_states.shape == (1, 3, 6) and hidden_states[0, :, 0].tolist() == [0, 1, 2]
-        assert input_ids.tolist() == [[11, 12, 13]] and position_ids.tolist() == [[1, 2, 3]]
-        assert document_ids.tolist() == [[0, 0, 0]]
-        return [torch.full((1, 3), step) for step in range(ttt_steps)]
+        assert hidden_states.shape[:2] == input_ids.shape == document_ids.shape == position_ids.shape
+        drafted = [torch.roll(input_ids, -1 - step, 1) for step in range(ttt_steps)]
+        for step, place in self.wrong:
+            drafted[step][0, place] += 1
+        return drafted
 
 
-@pytest.mark.parametrize(("d2t", "expected"), [(None, [0, 1]), (torch.tensor([7, 8]), [7, 9])])
-def test_the_draft_reads_state_i_beside_token_i_plus_one(d2t: torch.Tensor | None, expected: list[int]) -> None:
-    states = torch.arange(4).repeat_interleave(4 * 2).reshape(4, 4, 2).to(torch.bfloat16)  # three aux layers, the last
-    sample = SampleStates(0, np.arange(10, 14, dtype=np.int32), np.ones(4, bool), states.view(torch.uint16).numpy())
-    assert proposals(Draft(d2t), sample, 2).tolist() == [[expected[0]] * 3, [expected[1]] * 3]
+FIRST = ([9, 10, 11, 12, 13, 14], [0, 0, 1, 1, 1, 1])  # two prompt tokens, four of the verifier
+SECOND = ([9, 20, 21, 22, 23, 24], [0, 0, 0, 1, 1, 0])
+ROW = packed(FIRST, SECOND)
+
+
+def test_a_right_draft_is_right_up_to_the_end_of_what_is_known() -> None:
+    found = list(answers(ROW, proposals(Draft(), ROW, 3), 2))
+    assert found == [Answer(4, (3, 2, 1)), Answer(2, (1,))]
+
+
+def test_nothing_counts_behind_the_first_wrong_token() -> None:
+    # shifted, the first answer begins at place 1: after one written token the draft is asked there
+    found = next(answers(ROW, proposals(Draft(wrong=[(1, 1), (0, 2)]), ROW, 3), 2))
+    assert found == Answer(4, (1, 0, 1))
+
+
+def test_proposals_are_in_the_verifiers_vocabulary() -> None:
+    plain, mapped = (proposals(Draft(d2t), ROW, 2) for d2t in (None, torch.full((30,), 100)))
+    assert torch.equal(mapped, plain + 100) and plain.shape == (2, 13)
+
+
+def test_a_conversation_without_an_answer_has_none_and_only_the_first_one_counts() -> None:
+    row = packed(([1, 2, 3], [0, 0, 0]), ([1, 2, 3, 4, 5, 6, 7], [0, 1, 1, 0, 0, 1, 1]))
+    found = list(answers(row, proposals(Draft(), row, 2), 2))
+    assert found == [None, Answer(2, (1,))]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_draft_is_asked_for_as_many_tokens_as_it_is_told(steps: int) -> None:
+    assert max(next(answers(ROW, proposals(Draft(), ROW, steps), 2)).hits) == min(steps, 3)

@@ -14,6 +14,7 @@ from actors.verifier import read_verifier
 from conf.schema import BenchmarkConfig, EngineConfig, EngineKind, Naming
 from tests.local_engine import LocalEngines, LocalHandle
 from tests.tiny_draft import write_published_draft, write_tiny_draft
+from workflows.held_out import HeldOut
 from workflows.prompt_table import PromptRow, write_prompts
 from workflows.steps.benchmark import benchmark
 
@@ -51,6 +52,7 @@ def run(
     engines: LocalEngines,
     cfg: BenchmarkConfig = CFG,
     reference: Path | None = None,
+    expected: HeldOut | str = "not asked for",
     **engine: Any,
 ) -> dict[str, Any]:
     return benchmark(
@@ -61,6 +63,7 @@ def run(
         folder / "convert",
         reference,
         folder / "prompts",
+        expected,
         engines,
         folder / "out",
     )

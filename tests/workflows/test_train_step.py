@@ -27,7 +27,7 @@ def fit(job: TrainJob) -> None:
     """Only the first thing that a worker does."""
     found = _vocabulary(job, rank=0)
     result = {"steps": 1, "epochs": 1, "vocab_coverage": found.coverage, "supervised_tokens": found.counted}
-    (Path(job.out) / "metrics.json").write_text(json.dumps(result | {"history": [{"epoch": 0}]}))
+    (Path(job.out) / "metrics.json").write_text(json.dumps(result | {"best_epoch": 0, "history": [{"epoch": 0}]}))
     assert found.d2t is not None
     (Path(job.out) / "targets").write_text(json.dumps((found.d2t + torch.arange(len(found.d2t))).tolist()))
 

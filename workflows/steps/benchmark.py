@@ -17,6 +17,7 @@ from actors.verifier import Verifier
 from conf.schema import BenchmarkConfig, EngineConfig
 from workflows.conversation import first_turn
 from workflows.engines import EngineHandle, Engines
+from workflows.held_out import HeldOut, compare
 from workflows.measure import Speed, acceptance, compared, speed
 from workflows.prompt_table import read_prompts
 
@@ -39,10 +40,14 @@ def benchmark(
     convert_out: Path,
     reference: Path | None,
     prompts_out: Path,
+    expected: HeldOut | str,
     engines: Engines,
     out: Path,
 ) -> dict[str, Any]:
-    """Measure the flat draft of the convert step; writes out/benchmark.json and returns the same."""
+    """Measure the flat draft of the convert step; writes out/benchmark.json and returns the same.
+
+    `expected`: what training predicts on held-out conversations, or why nothing is compared with it.
+    """
     if cfg.speed_prompts < 1:
         raise ValueError("benchmark.speed_prompts must be at least 1: the speedup is measured on these prompts.")
     conversations = _read_sets(prompts_out / "eval", cfg.prompts_per_set)
@@ -62,6 +67,7 @@ def benchmark(
     with engines(specs["draft"], name="draft") as handle:
         questions = _render(cfg, engine, handle, conversations)
         following = ahead("reference" if reference else "plain")
+        parity = {"skipped": expected} if isinstance(expected, str) else compare(cfg, handle, expected)
         drafted, measured = _measure(cfg, handle, questions, "draft", following)
     if reference:
         with engines(specs["reference"], name="reference") as handle:
@@ -73,6 +79,7 @@ def benchmark(
         "sets": measured,
         "speed": compared(drafted, plain),
         "num_speculative_tokens": cfg.num_speculative_tokens,
+        "held_out": parity,
     }
     if reference:
         result["reference"] = {"path": str(reference), "sets": rival, "speed": compared(others, plain)}

@@ -52,7 +52,7 @@ def train(
     fit(job)
     metrics = json.loads((out / "metrics.json").read_text())
     tokens = sum(row.rows for row in rows)
-    last = metrics["history"][-1]
+    best = metrics["history"][metrics["best_epoch"]]
     return {
         "steps": metrics["steps"],
         "epochs": metrics["epochs"],
@@ -60,7 +60,8 @@ def train(
         "supervised_tokens": metrics["supervised_tokens"] * metrics["epochs"],
         "vocab_coverage": metrics["vocab_coverage"],
         "init_from": str(init_from) if init_from else None,
-        "val": {k: v for k, v in last.items() if k != "epoch"},
+        "best_epoch": metrics["best_epoch"] + 1,
+        "val": {k: v for k, v in best.items() if k != "epoch"},
     }
 
 

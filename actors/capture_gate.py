@@ -95,14 +95,14 @@ def agreement(
 
 
 def drift(stored: np.ndarray, again: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Median over tokens, and share of tokens beyond FAR, at each layer, of two readings [T, L, H] (bf16 bits).
+    """Median over tokens, and share of tokens beyond FAR, at each layer, of two readings [T, L, H] in float32.
 
     A token's distance is in units of the typical distance of a token's state from the mean over tokens: what all tokens
     share, which can be most of a state, makes no two readings look alike. Token 0, the attention sink, is left out.
     """
     medians, shares = [], []
     for layer in range(stored.shape[1]):
-        a, b = bf16_to_float(stored[1:, layer]), bf16_to_float(again[1:, layer])
+        a, b = stored[1:, layer], again[1:, layer]
         scale = np.median(np.linalg.norm(b - b.mean(0), axis=-1))
         distance = np.linalg.norm(a - b, axis=-1) / max(float(scale), 1e-30)
         distance = np.nan_to_num(distance, nan=np.inf)
@@ -155,7 +155,7 @@ class CaptureGate:
                 f"average, {found.largest_error:.3g} at most, {found.of_bound:.3g} of the bound for {self._dtype} (1), "
                 f"typically {found.typical:.3g} roundings ({TYPICAL:g}). {self._cause(last, rows, said, found)}"
             )
-        medians, shares = drift(stored, again)
+        medians, shares = drift(bf16_to_float(stored), bf16_to_float(again))
         if off := self._off(medians, shares):
             raise GateFailed(
                 f"extract.gate: sample {sample} was kept with other states than it has when it is read again alone; "
@@ -163,7 +163,7 @@ class CaptureGate:
             )
         if reference is None:
             return SampleGate(sample, found, medians, shares)
-        apart, apart_shares = drift(stored, reference)
+        apart, apart_shares = drift(bf16_to_float(stored), bf16_to_float(reference))
         if off := self._off(apart, apart_shares):
             raise GateFailed(
                 f"extract.gate.hf: sample {sample} has other states than in a Hugging Face forward of "
@@ -214,7 +214,7 @@ def _varies(states: np.ndarray) -> bool:
 def _drift_cause(stored: np.ndarray, again: np.ndarray, others: list[np.ndarray]) -> str:
     def near(a: np.ndarray, b: np.ndarray) -> bool:
         length = min(len(a), len(b))
-        return length > MIN_TOKENS and max(drift(a[:length], b[:length])[0]) < 0.5
+        return length > MIN_TOKENS and max(drift(bf16_to_float(a[:length]), bf16_to_float(b[:length]))[0]) < 0.5
 
     for name, a, b in (("late", stored[1:], again[:-1]), ("early", stored[:-1], again[1:])):
         if near(a, b):

@@ -6,6 +6,8 @@ Shapes: T tokens of a sequence, L captured layers, H hidden size.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from actors.draft_trace import DraftTrace
+
 Message = dict[str, str]  # {"role": …, "content": …}
 TokenLogprobs = dict[int, float]  # of tokens that may come next: the likeliest and the one that came
 
@@ -92,6 +94,10 @@ class Engine(Protocol):
         self, prompt_ids: list[int], sampling: Sampling, *, capture: bool = False, prompt_logprobs: int = 0
     ) -> Completion:
         """`prompt_logprobs`: how many of the likeliest tokens after each prompt token to give log-probabilities of."""
+        ...
+
+    async def trace(self, prompt_ids: list[int], sampling: Sampling) -> tuple[Completion, DraftTrace | None]:
+        """`generate` with a draft, alone in the engine, and what the draft did; None where no draft is computed."""
         ...
 
     async def decode(self, ids: list[int]) -> str: ...

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from actors.draft_trace import DraftTrace
 from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters
 from actors.start_engine import start
 
@@ -50,6 +51,12 @@ class EngineActor:
             return list(await asyncio.gather(*(one(p) for p in prompts)))
         except EngineDead:
             os._exit(1)  # sys.exit would count as an intended end: Ray would not report a crash
+
+    async def trace(self, prompts: list[list[int]], sampling: Sampling) -> list[tuple[Completion, DraftTrace | None]]:
+        try:
+            return [await self._engine.trace(prompt, sampling) for prompt in prompts]
+        except EngineDead:
+            os._exit(1)
 
     async def done(self) -> int:
         """Requests finished of the `generate` call under way."""
@@ -95,6 +102,10 @@ class EngineHandle:
         while progress and not ray.wait([result], timeout=POLL_S)[0]:
             progress(self._get(self._actor.done.remote()), len(prompts))
         return self._get(result)
+
+    def trace(self, prompts: list[list[int]], sampling: Sampling) -> list[tuple[Completion, DraftTrace | None]]:
+        """One prompt after the other, with what the draft did."""
+        return self._get(self._actor.trace.remote(prompts, sampling))
 
     def _get(self, reference: Any) -> Any:
         try:

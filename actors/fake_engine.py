@@ -15,6 +15,7 @@ import numpy as np
 
 from actors.draft_flags import effective_flags
 from actors.draft_shapes import WEIGHTS, compare, differences, normalised, shapes_of, table
+from actors.draft_trace import DraftTrace
 from actors.engine import Completion, DraftSpec, EngineDead, EngineSpec, Message, Sampling, SpecCounters, TokenLogprobs
 from actors.fake_model import BYTES, FIRST, extend, hidden_states, mix, next_token, prefix_hashes
 from actors.verifier import Verifier, read_config, read_verifier, safetensors_header, text_config
@@ -64,6 +65,9 @@ class FakeEngine:
             states = hidden_states([*prompt_ids, *output][:-1], self._spec.capture_layers, self._verifier.hidden_size)
         said = self._logprobs(prompt_ids, prompt_logprobs) if prompt_logprobs else None
         return Completion(list(prompt_ids), output, reason, states, said)
+
+    async def trace(self, prompt_ids: list[int], sampling: Sampling) -> tuple[Completion, DraftTrace | None]:
+        return await self.generate(prompt_ids, sampling), None
 
     def counters(self) -> SpecCounters:
         return self._counters

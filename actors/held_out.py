@@ -7,11 +7,14 @@ import torch
 import torch.distributed as dist
 
 from actors.acceptance import Acceptance
+from actors.contexts import Context
 from actors.predicted_acceptance import answers, proposals
+from actors.shard_dataset import ShardDataset
 from actors.speculation import Answer, accepted_steps, counters
 from actors.train_data import loader, row_samples
 from actors.train_job import TrainJob
 
+CONTEXTS_KEPT = 16
 SAMPLES = 512  # at most; more would cost time and tell little more
 
 
@@ -50,3 +53,14 @@ def acceptance(found: dict[int, Answer], k: int) -> Acceptance | None:
     """Over all answers, with `k` draft tokens a step; None when no answer is long enough to tell."""
     counted = counters((step for answer in found.values() for step in accepted_steps(answer, k)), k)
     return Acceptance.of(counted) if counted.drafts else None
+
+
+def contexts(job: TrainJob, dtype: torch.dtype) -> list[Context]:
+    """How the first held-out conversations begin; training ones where none is held out."""
+    held = sorted(job.val_samples) or sorted(job.train_samples)
+    rows = loader(job, frozenset(held[:CONTEXTS_KEPT]), dtype, 0, 1)
+    if rows is None:
+        return []
+    data = rows.dataset
+    assert isinstance(data, ShardDataset)
+    return [data.context(index) for index in range(len(data))]

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from actors.draft_trace import DraftTrace
 from actors.engine import Completion, Engine, Message, Sampling, SpecCounters
 
 EVERY_S = 20.0
@@ -41,6 +42,9 @@ class Metered:
             print(f"{self._label}: {done}, busy {self.busy_share():.0%}", flush=True)
             self._said = now
         return completion
+
+    async def trace(self, prompt_ids: list[int], sampling: Sampling) -> tuple[Completion, DraftTrace | None]:
+        return await self._engine.trace(prompt_ids, sampling)
 
     def busy_share(self) -> float:
         """Of the time since the engine was up: a request at least was under way."""

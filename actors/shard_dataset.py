@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from speculators.train.data import BaseDataset
 
+from actors.contexts import LONGEST, Context
 from actors.shard_cache import ShardCache
 from actors.shard_store import is_uri, read_columns
 from actors.shards import SampleStates, read_samples
@@ -50,6 +51,14 @@ class ShardDataset(BaseDataset):
     def sample(self, index: int) -> int:
         """Number of the conversation at `index`."""
         return self._samples[index]
+
+    def context(self, index: int) -> Context:
+        """What precedes the first answer of the conversation at `index`, with the states of its first tokens."""
+        file, place = self._index[index]
+        sample = _open(file, self._cache)[place]
+        prompt = int(sample.loss_mask.argmax())
+        states = sample.hidden_states[: min(prompt, LONGEST), :-1]
+        return Context(sample.sample, sample.token_ids[:prompt].copy(), states.copy())
 
     def _compute_approx_lengths(self) -> list[int]:
         # one less: speculators pairs each state with the token after it

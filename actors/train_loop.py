@@ -16,9 +16,10 @@ from speculators.train.checkpointer import convert_float_dtype, patch_config_dty
 from speculators.train.trainer import TrainerConfig
 
 from actors.commit import replace_atomically, whole_folder
+from actors.contexts import CONTEXTS, write_contexts
 from actors.draft_model import build_draft
 from actors.draft_start import start_from, start_vocabulary
-from actors.held_out import HeldOut, acceptance
+from actors.held_out import HeldOut, acceptance, contexts
 from actors.held_out_file import HELD_OUT, LONGEST, answers_to_json
 from actors.native_verifier import folder_for_speculators
 from actors.train_data import loaders, steps_of
@@ -62,6 +63,7 @@ def train_worker(config: dict[str, Any]) -> None:
     found = held_out.predict(trainer.draft, max(LONGEST, job.cfg.ttt_steps))
     if rank == 0:
         _save_draft(trainer.draft, Path(job.out) / "draft")
+        write_contexts(Path(job.out) / CONTEXTS, contexts(job, torch.bfloat16))
         replace_atomically(Path(job.out) / HELD_OUT, json.dumps(answers_to_json(found)))
         result = {
             "best_epoch": best,

@@ -46,6 +46,7 @@ def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
         }
     elif spec.draft:
         args["per_request_spec_decode_metrics"] = "detailed"
+        args["worker_extension_cls"] = "actors.vllm_draft_recorder.DraftRecorder"
         args["speculative_config"] = {
             "method": "eagle3",  # vLLM's own guess goes by the path's name
             "model": spec.draft.path,

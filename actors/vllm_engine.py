@@ -27,6 +27,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
 
+from actors.draft_trace import DraftTrace, read_trace
 from actors.engine import (
     Completion,
     EngineDead,
@@ -95,6 +96,20 @@ class VllmEngine:
             prompt_logprobs=_logprobs(final.prompt_logprobs) if prompt_logprobs else None,
             accepted=_accepted(answer) if self._spec.draft else None,
         )
+
+    async def trace(self, prompt_ids: list[int], sampling: Sampling) -> tuple[Completion, DraftTrace | None]:
+        """Other requests must not run meanwhile: the recorder cannot tell them apart."""
+        assert self._spec.draft, "this engine was started without a draft"
+        file = self._transfer / f"{uuid.uuid4().hex}.npz"
+        try:
+            await self._llm.collective_rpc("eyrie_record", args=(True,))
+            completion = await self.generate(prompt_ids, sampling)
+            await self._llm.collective_rpc("eyrie_save", args=(str(file),))
+            ids = [*completion.prompt_ids, *completion.output_ids]
+            return completion, read_trace(file, ids, len(prompt_ids))
+        finally:
+            await self._llm.collective_rpc("eyrie_record", args=(False,))
+            file.unlink(missing_ok=True)
 
     def _take_states(self, final: Any) -> np.ndarray:
         """[T, L, H] bf16 bits of a finished request; checks that they belong to its tokens."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from actors.draft_trace import DraftTrace
 from actors.engine import Completion, EngineSpec, Message, Sampling, SpecCounters
 from actors.fake_engine import FakeEngine
 
@@ -39,6 +40,12 @@ class LocalHandle:
                     return await self.engine.generate(prompt, sampling, capture=capture)
 
             return await asyncio.gather(*map(one, prompts))
+
+        return asyncio.run(all_of_them())
+
+    def trace(self, prompts: list[list[int]], sampling: Sampling) -> list[tuple[Completion, DraftTrace | None]]:
+        async def all_of_them() -> list[tuple[Completion, DraftTrace | None]]:
+            return [await self.engine.trace(prompt, sampling) for prompt in prompts]
 
         return asyncio.run(all_of_them())
 

@@ -4,9 +4,12 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.capture import Job
+from actors.draft_proposals import Proposals
+from actors.draft_trace import DraftTrace
 from actors.engine import EngineSpec
 from actors.shards import ManifestRow
 from actors.train_job import TrainJob
@@ -60,6 +63,16 @@ class Session:
 
         fit(job, self._cfg.wait_s)
 
+    def compare_drafts(self, draft: Path, traces: list[DraftTrace], dtype: str) -> Proposals:
+        """An engine's draft tokens against the trainer's, in a task of its own: it loads the draft."""
+        self.ensure_ray()
+        import ray
+
+        from actors.quiet import runtime_env
+
+        task = ray.remote(_compare_drafts).options(name="draft gate", num_cpus=1, runtime_env=runtime_env())
+        return ray.get(task.remote(str(draft), traces, dtype))
+
     def close(self) -> None:
         if self._pool:
             self._pool.close()
@@ -81,6 +94,13 @@ class Session:
 
             self._pool = EnginePool(self._cfg.wait_s)
         return self._pool
+
+
+def _compare_drafts(draft: str, traces: list[DraftTrace], dtype: str) -> Proposals:
+    """Imports the trainer's model where it runs: a driver would pay for it too."""
+    from actors.draft_parity import compare
+
+    return compare(draft, traces, dtype)
 
 
 @contextmanager
@@ -106,4 +126,5 @@ def _connect(cfg: ClusterConfig) -> None:
         ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
         return
     cpus = cfg.num_cpus or max(MIN_CPUS, os.cpu_count() or 1)
-    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=True, logging_level=logging.WARNING)
+    # "local": without it Ray would join whatever cluster runs on this machine
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=True, logging_level=logging.WARNING)

@@ -91,9 +91,9 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
     c = Step(
         "convert",
         {"convert": cfg.convert, "draft": cfg.draft, "num_speculative_tokens": k, **dtype},
-        (p, t),
+        (t,),
         lambda ins, out: convert(
-            cfg.convert, cfg.draft, cfg.engine, verifier, ins["train"], ins["prompts"], k, trust, ray, out
+            cfg.convert, cfg.draft, cfg.engine, verifier, ins["train"], k, trust, ray, ray.compare_drafts, out
         ),
         inputs=model,
     )

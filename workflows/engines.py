@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from actors.draft_trace import DraftTrace
 from actors.engine import Completion, EngineSpec, Message, Sampling, SpecCounters
 
 
@@ -20,6 +21,10 @@ class EngineHandle(Protocol):
         concurrency: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Completion]: ...
+
+    def trace(self, prompts: list[list[int]], sampling: Sampling) -> list[tuple[Completion, DraftTrace | None]]:
+        """One prompt after the other, with what the draft did; None where no draft is computed."""
+        ...
 
     def counters(self) -> SpecCounters: ...
 

@@ -240,7 +240,7 @@ def test_drift_ignores_what_all_tokens_share() -> None:
     shared = 100 * generator.normal(size=(1, 1, 64))
     a, b = (shared + generator.normal(size=(50, 1, 64)) for _ in range(2))
     bits = [torch.from_numpy(x.astype(np.float32)).bfloat16().view(torch.uint16).numpy() for x in (a, b)]
-    (median,), (far,) = drift(bits[0], bits[1])
+    (median,), (far,) = drift(*map(bf16_to_float, bits))
     assert 1.0 < median < 2.0 and far == 1.0
 
 

@@ -42,6 +42,14 @@ def test_from_prompts_to_a_measured_acceptance_length(
     assert balance["in"] == balance["used"] + sum(balance["dropped"].values()) and balance["used"] == 16
     gate = report["steps"]["convert"]["accounting"]["gate"]
     assert gate["drafts"] > 0 and gate["output_tokens"] == 2 * 24  # both formats were loaded, and agreed
+    # the engine computes in float32: its draft reads the states that were trained on, proposes what the trainer does
+    for found in gate["draft"].values():
+        assert found["states"] < 2**-6 and found["proposals"] >= gate["drafts"] and found["equal"] == found["proposals"]
+    held = report["benchmark"]["held_out"]
+    print(f"draft gate {gate['draft']}, held out {held}")
+    assert held["measured"]["acceptance_length"] == pytest.approx(held["predicted"]["acceptance_length"], abs=0.02)
+    assert report["gate"]["shards"] == report["gate"]["of_shards"] == 2 and report["gate"]["largest_of_bound"] < 1
+    assert len(report["gate"]["shown"]) >= 5
     for found in report["benchmark"]["sets"].values():
         assert found["prompts"] == 4 and found["drafts"] > 0
         assert found["acceptance_length"] == pytest.approx(1 + found["accepted"] / found["drafts"])

@@ -4,45 +4,56 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from actors.contexts import CONTEXTS, Context, write_contexts
 from actors.draft_flags import effective_flags
-from actors.engine import Completion, Sampling
+from actors.draft_proposals import Proposals
+from actors.engine import Sampling
+from actors.fake_model import hidden_states
 from actors.verifier import read_verifier
 from conf.schema import ConvertConfig, DraftConfig, EngineConfig, EngineKind, Naming
 from tests.local_engine import LocalEngines, LocalHandle
 from tests.tiny_draft import TINY_DRAFT, rewrite_tensors, write_tiny_draft
-from workflows.prompt_table import PromptRow, write_prompts
 from workflows.steps import convert as step
-from workflows.steps.convert import convert
+from workflows.steps.convert import Compare, convert
 
 
-def write_inputs(folder: Path, verifier: Path, *, val: int = 3, **changes: Any) -> DraftConfig:
-    """train/draft and prompts/prompts.parquet: four training prompts, then `val` validation prompts."""
+def write_inputs(folder: Path, verifier: Path, **changes: Any) -> DraftConfig:
+    """train/draft, and train/contexts.npz with how three held-out conversations begin."""
     cfg = write_tiny_draft(folder / "train" / "draft", verifier, **changes)
-    (folder / "prompts").mkdir()
-    splits = ["train"] * 4 + ["val"] * val
-    rows = [
-        PromptRow(i, f"s/{i}", "s", split, [{"role": "user", "content": f"{split} question {i}"}], 20)
-        for i, split in enumerate(splits)
-    ]
-    write_prompts(folder / "prompts" / "prompts.parquet", rows)
+    texts = {i: f"<user>val question {i}\n<assistant>" for i in (4, 5, 6)}
+    ids = {i: np.array([3 + byte for byte in text.encode()], np.int32) for i, text in texts.items()}
+    contexts = [Context(i, ids[i], hidden_states(ids[i].tolist(), (1, 2, 3), 128)) for i in texts]
+    write_contexts(folder / "train" / CONTEXTS, contexts)
     (folder / "out").mkdir()
     return cfg
 
 
-def run(folder: Path, verifier: Path, draft: DraftConfig, engines: LocalEngines, **changes: Any) -> dict[str, Any]:
+def never(*_: Any) -> Proposals:
+    raise AssertionError("a fake engine computes no draft")
+
+
+def run(
+    folder: Path,
+    verifier: Path,
+    draft: DraftConfig,
+    engines: LocalEngines,
+    compare: Compare = never,
+    **changes: Any,
+) -> dict[str, Any]:
     return convert(
         ConvertConfig(**changes),
         draft,
         EngineConfig(kind=EngineKind.fake),
         read_verifier(verifier),
         folder / "train",
-        folder / "prompts",
         3,
         False,
         engines,
+        compare,
         folder / "out",
     )
 
@@ -50,22 +61,22 @@ def run(folder: Path, verifier: Path, draft: DraftConfig, engines: LocalEngines,
 class Recording(LocalHandle):
     """Keeps what it was asked."""
 
-    seen: list[tuple[list[list[int]], Sampling, int | None]] = []
+    seen: list[tuple[list[list[int]], Sampling]] = []
 
-    def generate(self, prompts: list[list[int]], sampling: Sampling, **more: Any) -> list[Completion]:
-        Recording.seen.append((prompts, sampling, more["concurrency"]))
-        return super().generate(prompts, sampling, **more)
+    def trace(self, prompts: list[list[int]], sampling: Sampling) -> Any:
+        Recording.seen.append((prompts, sampling))
+        return super().trace(prompts, sampling)
 
 
 class OtherTokens(LocalHandle):
     """Answers differently when it holds the flat format."""
 
-    def generate(self, prompts: list[list[int]], sampling: Sampling, **more: Any) -> list[Completion]:
-        completions = super().generate(prompts, sampling, **more)
+    def trace(self, prompts: list[list[int]], sampling: Sampling) -> Any:
+        traced = super().trace(prompts, sampling)
         assert self.spec.draft
         if self.spec.draft.path.endswith("flat"):
-            completions[1].output_ids[7] += 1
-        return completions
+            traced[1][0].output_ids[7] += 1
+        return traced
 
 
 def test_writes_both_formats_and_accounts_for_the_gate(tiny_llama: Path, tmp_path: Path) -> None:
@@ -80,22 +91,18 @@ def test_writes_both_formats_and_accounts_for_the_gate(tiny_llama: Path, tmp_pat
         str(tmp_path / "out" / "flat"),
     ]
     assert [spec.draft.num_speculative_tokens for _, spec in engines.started if spec.draft] == [3, 3]
-    prompts, sampling, concurrency = Recording.seen[0]
+    prompts, sampling = Recording.seen[0]
     assert Recording.seen[1] == Recording.seen[0]
     texts = [bytes(i - 3 for i in ids).decode() for ids in prompts]
     assert texts == [f"<user>val question {i}\n<assistant>" for i in (4, 5)]
-    assert (sampling.temperature, sampling.max_new_tokens, concurrency) == (0.0, 24, 1)
+    assert (sampling.temperature, sampling.max_new_tokens) == (0.0, 24)
 
     gate = accounting["gate"]
     assert gate["prompts"] == 2 and gate["output_tokens"] == 48
     assert gate["drafts"] > 0 and sum(gate["accepted_per_position"]) == gate["accepted"]
+    assert "no draft" in gate["draft"]["skipped"]
     assert accounting["embed_tokens"] == "verifier's" and accounting["naming"] == "midlayer"
     assert accounting["formats"]["flat"]["tensors"] == accounting["formats"]["speculators"]["tensors"] == 16
-
-
-def test_without_validation_prompts_the_gate_takes_training_prompts(tiny_llama: Path, tmp_path: Path) -> None:
-    draft = write_inputs(tmp_path, tiny_llama, val=0)
-    assert run(tmp_path, tiny_llama, draft, LocalEngines(), gate_prompts=3)["gate"]["prompts"] == 3
 
 
 def test_no_gate_prompts_skips_the_engines_and_says_so(tiny_llama: Path, tmp_path: Path) -> None:

@@ -4,21 +4,26 @@ A Llama draft has two, which must then draft the same; a draft with MLA has the 
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from actors.acceptance import Acceptance, difference
+from actors.contexts import CONTEXTS, Context, read_contexts
 from actors.draft_contents import content_faults, shares_embedding
 from actors.draft_flags import configured_flags, effective_flags, flag_differences
 from actors.draft_formats import write_flat, write_speculators
+from actors.draft_proposals import Proposals
 from actors.draft_shapes import WEIGHTS, compare, differences, expected_shapes, table
+from actors.draft_trace import DraftTrace
 from actors.engine import DraftSpec, EngineSpec, Sampling, SpecCounters
 from actors.verifier import Verifier, safetensors_header
 from conf.schema import ConvertConfig, DraftConfig, EngineConfig
+from workflows.draft_gate import check_proposals, check_states
 from workflows.engines import Engines, checked
-from workflows.prompt_table import read_prompts
 
 log = logging.getLogger(__name__)
+Compare = Callable[[Path, list[DraftTrace], str], Proposals]  # the trainer's checkpoint, traces, the engine's dtype
 GATE_SAMPLING = Sampling(max_new_tokens=24, ignore_eos=True)  # greedy; a short answer must not end the comparison
 
 
@@ -28,10 +33,10 @@ def convert(
     engine: EngineConfig,
     verifier: Verifier,
     train_out: Path,
-    prompts_out: Path,
     num_speculative_tokens: int,
     trust_remote_code: bool,
     engines: Engines,
+    compare: Compare,
     out: Path,
 ) -> dict[str, Any]:
     """Write out/flat and, but for MLA, out/speculators from train_out/draft; returns the accounting."""
@@ -53,7 +58,9 @@ def convert(
             )
             for name in formats
         }
-        gate = _load_gate(specs, _gate_prompts(prompts_out, cfg.gate_prompts), engines)
+        contexts = read_contexts(train_out / CONTEXTS)[: cfg.gate_prompts]
+        gate, traces = _load_gate(specs, contexts, engines)
+        gate |= _draft_gate(draft, draft_cfg, contexts, traces, engine.dtype, compare)
     return {
         "formats": {name: _described(out / name) for name in formats},
         "naming": cfg.naming.value,
@@ -82,29 +89,29 @@ def _check_flags(path: Path, draft_cfg: DraftConfig, verifier: Verifier) -> None
         )
 
 
-def _gate_prompts(prompts_out: Path, wanted: int) -> list[list[dict[str, str]]]:
-    """Validation prompts first; a run that holds none back is gated on training prompts."""
-    rows = sorted(read_prompts(prompts_out / "prompts.parquet"), key=lambda row: (row.split != "val", row.sample))
-    return [row.messages for row in rows[:wanted]]
-
-
 def _load_gate(
-    specs: dict[str, EngineSpec], conversations: list[list[dict[str, str]]], engines: Engines
-) -> dict[str, Any]:
-    """Load each format in an engine: all must write and propose the same. One request at a time, as batches differ."""
+    specs: dict[str, EngineSpec], contexts: list[Context], engines: Engines
+) -> tuple[dict[str, Any], dict[str, list[DraftTrace]]]:
+    """Load each format in an engine: all must write and propose the same. One request at a time, as batches differ.
+
+    Returns the account, and what each draft did, where the engine computes one.
+    """
+    prompts = [context.token_ids.tolist() for context in contexts]
     outputs: dict[str, list[list[int]]] = {}
     counted: dict[str, SpecCounters] = {}
+    traces: dict[str, list[DraftTrace]] = {}
     for name, spec in specs.items():
         engines.prepare(spec, name=name)
     for name, spec in specs.items():
         what = f"convert: load gate of the {name} format"
         with engines(spec, name=name) as handle:
             log.info("convert: the engine has loaded the %s format", name)
-            prompts = handle.render(conversations)
             before = handle.counters()
-            completions = checked(handle.generate(prompts, GATE_SAMPLING, concurrency=1), prompts, GATE_SAMPLING, what)
+            traced = handle.trace(prompts, GATE_SAMPLING)
             counted[name] = difference(before, handle.counters())
+        completions = checked([completion for completion, _ in traced], prompts, GATE_SAMPLING, what)
         outputs[name] = [c.output_ids for c in completions]
+        traces[name] = [trace for _, trace in traced if trace]
         try:
             Acceptance.of(counted[name])
         except ValueError as error:
@@ -112,13 +119,36 @@ def _load_gate(
     first, *others = specs
     for other in others:
         _same(first, other, outputs, counted)
-    return {
-        "prompts": len(conversations),
+    account = {
+        "prompts": len(prompts),
         "output_tokens": sum(map(len, outputs[first])),
         "drafts": counted[first].drafts,
         "accepted": counted[first].accepted,
         "accepted_per_position": list(counted[first].accepted_per_position),
     }
+    return account, traces
+
+
+def _draft_gate(
+    draft: Path,
+    cfg: DraftConfig,
+    contexts: list[Context],
+    traces: dict[str, list[DraftTrace]],
+    dtype: str,
+    compare: Compare,
+) -> dict[str, Any]:
+    """In each format the draft must read the states that were trained on, and propose what the trained one does."""
+    found: dict[str, Any] = {}
+    for name, ours in traces.items():
+        if not ours:
+            return {"draft": {"skipped": "the engine computes no draft"}}
+        try:
+            states = check_states(contexts, ours, cfg.aux_layers, dtype)
+            found[name] = {"states": states} | check_proposals(compare(draft, ours, dtype), dtype)
+        except RuntimeError as error:
+            raise RuntimeError(f"convert: draft gate of the {name} format: {error}") from error
+    log.info("convert: the engine drafts what the trainer does: %s", found)
+    return {"draft": found}
 
 
 def _same(first: str, second: str, outputs: dict[str, list[list[int]]], counted: dict[str, SpecCounters]) -> None:

@@ -19,8 +19,10 @@ def weigh_rows(model: torch.nn.Module) -> None:
 
 
 def _by_supervised_tokens(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Output
-) -> Output:
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Output | list[Tensor]
+) -> Output | list[Tensor]:
+    if isinstance(output, list):
+        return output  # draft tokens alone: nobody asked for a loss
     draft_tokens, loss, metrics = output
     mine = kwargs["loss_mask"].sum().float()
     if model.training and dist.is_initialized():

@@ -60,10 +60,8 @@ def test_the_trained_draft_is_itself(draft: Path, trace: DraftTrace, dtype: str)
     assert check_proposals(found, dtype) == {"proposals": found.compared, "equal": found.compared, "ties": 0}
 
 
-def flip(flag: str) -> Callable[[Path], None]:
-    return lambda folder: edit_config(
-        folder, **{flag: flag not in ("norm_before_residual", "norm_before_fc", "norm_output")}
-    )
+def drop(flag: str) -> Callable[[Path], None]:
+    return lambda folder: edit_config(folder, **{flag: False})
 
 
 def swap_layers(folder: Path) -> None:

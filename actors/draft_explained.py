@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.draft_flags import DEFAULT_MLA, flags_of, is_speculators
+from actors.layer_ids import for_tool
 from actors.verifier import read_config
+from conf.schema import LayerIds
 
 MISSING = "missing"
 LAYERS = "eagle_aux_hidden_state_layer_ids"
@@ -85,7 +87,8 @@ def _aux_layers(config: dict[str, Any], flags: dict[str, Any]) -> Reading:
     value = flags["aux_layers"]
     default = "the V2 runner (GPU) takes the verifier's default, [2, n // 2, n - 3] of n layers"
     if config.get(LAYERS):
-        return Reading("aux_layers", value, "top level")
+        remark = f"SGLang calls these states {for_tool(value, LayerIds.sglang)}"
+        return Reading("aux_layers", value, "top level", remark)
     if value:
         return Reading("aux_layers", value, "eagle_config", f"not read there: {default}; write {LAYERS} on top", True)
     return Reading("aux_layers", value, MISSING, f"{default}; write {LAYERS} on top", True)

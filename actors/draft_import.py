@@ -14,7 +14,7 @@ from actors.draft_flags import configured_flags, flag_differences, flags_of
 from actors.draft_repair import repaired
 from actors.draft_shapes import WEIGHTS, compare, differences, shapes_of, table
 from actors.verifier import Verifier, read_config
-from conf.schema import DraftConfig
+from conf.schema import DraftConfig, LayerIds
 
 PICKLED = (".bin", ".pt", ".pth")
 CONVERT = 'python -c "import torch, safetensors.torch as s; s.save_file(torch.load({!r}, weights_only=True), {!r})"'
@@ -27,12 +27,15 @@ DRAFT_KEYS = (
 )
 
 
-def read_draft(key: str, folder: Path, verifier: Verifier) -> dict[str, Any]:
-    """The flags of the draft in `folder`, as it was meant. ValueError unless it is a whole draft of this verifier."""
+def read_draft(key: str, folder: Path, verifier: Verifier, ids: LayerIds = LayerIds.vllm) -> dict[str, Any]:
+    """The flags of the draft in `folder`, as it was meant. ValueError unless it is a whole draft of this verifier.
+
+    `ids`: whose convention the layer ids in its config.json follow; those of the flags are vLLM's.
+    """
     _check_files(key, folder)
     where = f"{folder}/config.json"
     try:
-        flags = flags_of(repaired(read_config(folder), where, verifier), where)
+        flags = flags_of(repaired(read_config(folder), where, verifier, ids), where)
         rows = differences(compare(folder, shapes_of(flags)))
     except KeyError as error:
         raise ValueError(f"{key}: {where} has no key {error}; give the folder of an EAGLE-3 draft.") from error
@@ -50,9 +53,9 @@ def read_draft(key: str, folder: Path, verifier: Verifier) -> dict[str, Any]:
     return flags
 
 
-def check_start(key: str, folder: Path, draft: DraftConfig, verifier: Verifier) -> None:
+def check_start(key: str, folder: Path, draft: DraftConfig, verifier: Verifier, ids: LayerIds = LayerIds.vllm) -> None:
     """ValueError unless training with the configured draft can go on from the one in `folder`."""
-    flags = read_draft(key, folder, verifier)
+    flags = read_draft(key, folder, verifier, ids)
     if flags["sliding_layers"]:
         raise ValueError(
             f"{key}: {flags['sliding_layers']} layers of {folder} have a sliding window, and drafts are trained with "
@@ -113,9 +116,6 @@ def _check_verifier(key: str, folder: Path, flags: dict[str, Any], verifier: Ver
             raise ValueError(
                 f"{key}: {folder} has {what} {flags[flag]}, the verifier's {wanted}; use a draft of this verifier."
             )
-    if max(flags["aux_layers"]) > verifier.num_layers:
-        layers = f"{flags['aux_layers']}, the verifier has {verifier.num_layers}"
-        raise ValueError(f"{key}: {folder} reads layers {layers}; use a draft of this verifier.")
 
 
 def _changes(flags: dict[str, Any], wanted: dict[str, Any]) -> str:

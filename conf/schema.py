@@ -56,6 +56,17 @@ class Naming(Enum):
     midlayer = "midlayer"  # midlayer.self_attn…: what SpecForge, SGLang and the AQ-MedAI drafts use
 
 
+class LayerIds(Enum):
+    """Whose convention the layer ids of a published draft follow: actors/layer_ids.py has what each means."""
+
+    vllm = "vllm"
+    speculators = "speculators"
+    sglang = "sglang"
+    specforge = "specforge"
+    torchspec = "torchspec"
+    modelopt = "modelopt"
+
+
 @dataclass
 class VerifierConfig:
     """The served model whose answers a draft learns to predict."""
@@ -189,6 +200,7 @@ class TrainConfig:
     epochs: int = MISSING
     # a published draft (folder or hub id) whose weights training starts from; identity is what is in its files
     init_from: str | None = runtime(None)
+    init_layer_ids: LayerIds = runtime(LayerIds.vllm)  # what the aux layer ids in its config.json mean
     lr: float = MISSING
     optimizer: Optimizer = Optimizer.muon
     weight_decay: float = 0.01
@@ -235,6 +247,7 @@ class BenchmarkConfig:
     speed_new_tokens: int = 64
     # another draft (folder or hub id), measured on the same prompts; identity is what is in its files
     reference_draft: str | None = runtime(None)
+    reference_layer_ids: LayerIds = runtime(LayerIds.vllm)  # what the aux layer ids in its config.json mean
 
 
 @dataclass

@@ -9,18 +9,20 @@ from pathlib import Path
 
 from actors.draft_import import check_start, read_draft
 from actors.draft_shapes import WEIGHTS
+from actors.layer_ids import LAYERS_BEFORE
 from actors.shards import file_sha256
 from actors.verifier import Verifier
-from conf.schema import EyrieConfig
+from conf.schema import EyrieConfig, LayerIds
 from workflows.model_source import hub_folder, local_folder
 
 
 @dataclass(frozen=True)
 class PublishedDraft:
-    """A checked folder. `fingerprint` covers the bytes of config.json and of the weights."""
+    """A checked folder. `fingerprint` covers the bytes of config.json and of the weights, and what its ids mean."""
 
     folder: Path
     fingerprint: str
+    layer_ids: LayerIds
 
 
 def init_from(cfg: EyrieConfig, verifier: Verifier) -> PublishedDraft | None:
@@ -29,8 +31,9 @@ def init_from(cfg: EyrieConfig, verifier: Verifier) -> PublishedDraft | None:
     if cfg.train.init_from is None:
         return None
     folder = _folder(key, cfg.train.init_from)
-    check_start(key, folder, cfg.draft, verifier)
-    return PublishedDraft(folder, content(folder))
+    ids = cfg.train.init_layer_ids
+    check_start(key, folder, cfg.draft, verifier, ids)
+    return PublishedDraft(folder, content(folder, ids), ids)
 
 
 def reference_draft(cfg: EyrieConfig, verifier: Verifier) -> PublishedDraft | None:
@@ -39,8 +42,9 @@ def reference_draft(cfg: EyrieConfig, verifier: Verifier) -> PublishedDraft | No
     if cfg.benchmark.reference_draft is None:
         return None
     folder = _folder(key, cfg.benchmark.reference_draft)
-    read_draft(key, folder, verifier)
-    return PublishedDraft(folder, content(folder))
+    ids = cfg.benchmark.reference_layer_ids
+    read_draft(key, folder, verifier, ids)
+    return PublishedDraft(folder, content(folder, ids), ids)
 
 
 def inputs(**drafts: PublishedDraft | None) -> dict[str, str]:
@@ -48,10 +52,10 @@ def inputs(**drafts: PublishedDraft | None) -> dict[str, str]:
     return {name: draft.fingerprint for name, draft in drafts.items() if draft}
 
 
-def content(folder: Path) -> str:
-    """The same for the same files, wherever they lie."""
+def content(folder: Path, ids: LayerIds) -> str:
+    """The same for the same files read in the same way, wherever they lie."""
     digests = "".join(file_sha256(folder / name) for name in ("config.json", WEIGHTS))
-    return hashlib.sha256(digests.encode()).hexdigest()
+    return hashlib.sha256(f"{digests} ids begin at {LAYERS_BEFORE[ids]}".encode()).hexdigest()
 
 
 def _folder(key: str, source: str) -> Path:

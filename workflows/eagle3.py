@@ -107,7 +107,7 @@ def build_steps(cfg: EyrieConfig, verifier: Verifier, ray: Session) -> list[Step
             verifier,
             trust,
             ins["convert"],
-            reference.folder if reference else None,
+            reference,
             ins["prompts"],
             held_out(cfg.benchmark, cfg.generate, cfg.train.max_sample_tokens, ins["train"], ins["prompts"]),
             ray,

@@ -11,6 +11,7 @@ from actors.draft_flags import configured_flags, effective_flags, flag_differenc
 from actors.draft_formats import write_speculators
 from actors.draft_repair import LAYERS, NORM_FLAGS, repaired, write_repaired
 from actors.verifier import read_verifier
+from conf.schema import LayerIds
 from tests.tiny_draft import edit_config, write_published_draft
 
 
@@ -18,7 +19,7 @@ def test_aux_layers_and_norm_flags_are_written_out(tiny_llama: Path, tmp_path: P
     cfg, verifier = write_published_draft(tmp_path, tiny_llama), read_verifier(tiny_llama)
     before = (tmp_path / "published" / "config.json").read_bytes()
     assert any(reading.unsafe for reading in explain(tmp_path / "published"))
-    write_repaired(tmp_path / "published", verifier, tmp_path / "out")
+    write_repaired(tmp_path / "published", verifier, LayerIds.vllm, tmp_path / "out")
     assert not any(reading.unsafe for reading in explain(tmp_path / "out"))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config[LAYERS] == [1, 2, 3] and config["num_aux_hidden_states"] == 3
@@ -32,7 +33,7 @@ def test_weights_are_linked_and_a_rerun_replaces_the_folder(tiny_llama: Path, tm
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "stale.json").touch()
     for _ in range(2):
-        write_repaired(tmp_path / "published", read_verifier(tiny_llama), tmp_path / "out")
+        write_repaired(tmp_path / "published", read_verifier(tiny_llama), LayerIds.vllm, tmp_path / "out")
         assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
     weights = tmp_path / "out" / "model.safetensors"
     assert weights.is_symlink() and weights.samefile(tmp_path / "published" / "model.safetensors")

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from actors.acceptance import Acceptance, difference
+from actors.draft_flags import effective_flags
 from actors.draft_formats import write_flat
 from actors.engine import Completion, DraftSpec, EngineSpec, Sampling
 from actors.verifier import read_verifier
-from conf.schema import BenchmarkConfig, EngineConfig, EngineKind, Naming
+from conf.schema import BenchmarkConfig, EngineConfig, EngineKind, LayerIds, Naming
 from tests.local_engine import LocalEngines, LocalHandle
 from tests.tiny_draft import write_published_draft, write_tiny_draft
+from workflows.draft_source import PublishedDraft
 from workflows.held_out import HeldOut
 from workflows.prompt_table import PromptRow, write_prompts
 from workflows.steps.benchmark import benchmark
@@ -51,7 +53,7 @@ def run(
     verifier: Path,
     engines: LocalEngines,
     cfg: BenchmarkConfig = CFG,
-    reference: Path | None = None,
+    reference: PublishedDraft | None = None,
     expected: HeldOut | str = "not asked for",
     **engine: Any,
 ) -> dict[str, Any]:
@@ -220,14 +222,14 @@ def test_nothing_to_measure_on_is_an_error(inputs: Path, tiny_llama: Path) -> No
 
 
 @pytest.fixture
-def reference(inputs: Path, tiny_llama: Path) -> Path:
-    """A published draft, as its authors left it."""
+def reference(inputs: Path, tiny_llama: Path) -> PublishedDraft:
+    """A published draft, as its authors left it: its ids are SGLang's."""
     write_published_draft(inputs / "theirs", tiny_llama)
-    return inputs / "theirs" / "published"
+    return PublishedDraft(inputs / "theirs" / "published", "a fingerprint", LayerIds.sglang)
 
 
 def test_a_reference_is_measured_on_the_same_prompts_after_ours(
-    inputs: Path, tiny_llama: Path, reference: Path
+    inputs: Path, tiny_llama: Path, reference: PublishedDraft
 ) -> None:
     """The next engine starts while acceptance is measured, never while speed is."""
     Recording.seen.clear()
@@ -240,16 +242,17 @@ def test_a_reference_is_measured_on_the_same_prompts_after_ours(
     assert with_theirs == with_ours and all(drafting for drafting, *_ in with_ours)
     assert [asked[1:] for asked in plain] == [asked[1:] for asked in with_ours[:2]]
     assert not any(drafting for drafting, *_ in plain)
+    assert effective_flags(inputs / "out" / "reference")["aux_layers"] == [2, 3, 4]  # its config.json has 1, 2, 3
 
 
 def test_numbers_of_a_reference_are_its_own_and_ours_are_as_without_it(
-    inputs: Path, tiny_llama: Path, reference: Path
+    inputs: Path, tiny_llama: Path, reference: PublishedDraft
 ) -> None:
     slow = {"extra": {"seconds_per_token": 0.005}}
     result = run(inputs, tiny_llama, LocalEngines(), reference=reference, **slow)
     assert json.loads((inputs / "out" / "benchmark.json").read_text()) == result
     found = result["reference"]
-    assert found["path"] == str(reference)
+    assert found["path"] == str(reference.folder)
     (inputs / "swapped" / "convert").mkdir(parents=True)
     for source, link in ((inputs / "out" / "reference", "convert/flat"), (inputs / "prompts", "prompts")):
         (inputs / "swapped" / link).symlink_to(source)
@@ -265,7 +268,7 @@ def test_numbers_of_a_reference_are_its_own_and_ours_are_as_without_it(
     assert "reference" not in without
 
 
-def test_a_fault_of_the_reference_says_whose_it_is(inputs: Path, tiny_llama: Path, reference: Path) -> None:
+def test_a_fault_of_the_reference_says_whose_it_is(inputs: Path, tiny_llama: Path, reference: PublishedDraft) -> None:
     class Idle(LocalHandle):
         """Never uses the reference."""
 

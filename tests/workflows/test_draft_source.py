@@ -3,6 +3,7 @@
 import inspect
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,23 @@ import pytest
 
 from actors.shards import ManifestRow
 from actors.verifier import read_verifier
-from conf.schema import ClusterConfig, EyrieConfig
+from conf.schema import ClusterConfig, EyrieConfig, LayerIds
 from tests.composed import typed
 from tests.tiny import write_tiny_llama
 from tests.tiny_draft import PUBLISHED, edit_config, rewrite_tensors, write_published_draft
 from tests.tiny_run import overrides, run
 from workflows import config
 from workflows.cluster import Session
+from workflows.draft_source import PublishedDraft
 from workflows.eagle3 import build_steps
 from workflows.errors import ConfigError
 from workflows.steps.benchmark import benchmark
 from workflows.steps.train import train
 
 KEYS = {"train": "init_from", "benchmark": "reference_draft"}
+IDS = {"train": "init_layer_ids", "benchmark": "reference_layer_ids"}
 SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}  # as tests/tiny_run.py has it
+TELL_SAME = (LayerIds.sglang, LayerIds.torchspec)
 AS_PUBLISHED = [f"draft.{name}=false" for name in PUBLISHED]
 
 
@@ -44,6 +48,10 @@ def cfg(tiny_llama: Path, tmp_path: Path) -> EyrieConfig:
 
 def with_draft(cfg: EyrieConfig, section: str, source: Path | str) -> EyrieConfig:
     return replace(cfg, **{section: replace(getattr(cfg, section), **{KEYS[section]: str(source)})})
+
+
+def with_ids(cfg: EyrieConfig, section: str, ids: LayerIds) -> EyrieConfig:
+    return replace(cfg, **{section: replace(getattr(cfg, section), **{IDS[section]: ids})})
 
 
 def fingerprints(cfg: EyrieConfig) -> dict[str, str]:
@@ -72,6 +80,19 @@ def test_content_is_identity_and_the_path_is_not(
     assert changed(given, fingerprints(with_draft(cfg, section, published))) == reruns
 
 
+@pytest.mark.parametrize("section", ["train", "benchmark"])
+def test_whose_layer_ids_a_draft_has_is_identity_where_it_changes_what_they_mean(
+    section: str, published: Path, cfg: EyrieConfig
+) -> None:
+    edit_config(published, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1, 2]})
+    with pytest.raises(ValueError) if section == "train" else nullcontext():
+        fingerprints(with_draft(cfg, section, published))  # as vLLM reads it, it is no draft with aux layers 1, 2, 3
+    found = [fingerprints(with_ids(with_draft(cfg, section, published), section, ids)) for ids in TELL_SAME]
+    assert found[0] == found[1]
+    if section == "benchmark":
+        assert changed(found[0], fingerprints(with_draft(cfg, section, published))) == {"benchmark"}
+
+
 @pytest.mark.parametrize(("section", "function"), [("train", train), ("benchmark", benchmark)])
 def test_the_folder_reaches_its_step(
     section: str,
@@ -85,12 +106,14 @@ def test_the_folder_reaches_its_step(
         return dict(inspect.signature(function).bind(*args).arguments)
 
     monkeypatch.setattr(f"workflows.eagle3.{section}", called)
-    folders = {name: tmp_path / name for name in ("prompts", "extract", "convert")}
+    monkeypatch.setattr("workflows.eagle3.held_out", lambda *_: "not asked for")
+    folders = {name: tmp_path / name for name in ("prompts", "extract", "train", "convert")}
     for source, wanted in ((None, None), (published, published.resolve())):
         given = with_draft(cfg, section, source) if source else cfg
         (step,) = (s for s in build_steps(given, read_verifier(cfg.verifier.source), Mock()) if s.name == section)
         found = step.run(folders, tmp_path / "out")
-        assert found["init_from" if section == "train" else "reference"] == wanted
+        draft = found["init_from" if section == "train" else "reference"]
+        assert (draft.folder if isinstance(draft, PublishedDraft) else draft) == wanted
         assert found["prompts_out"] == folders["prompts"] and found["out"] == tmp_path / "out"
 
 

@@ -16,6 +16,7 @@ from actors.engine import DraftSpec, EngineSpec, Message
 from actors.verifier import Verifier
 from conf.schema import BenchmarkConfig, EngineConfig
 from workflows.conversation import first_turn
+from workflows.draft_source import PublishedDraft
 from workflows.engines import EngineHandle, Engines
 from workflows.held_out import HeldOut, compare
 from workflows.measure import Speed, acceptance, compared, speed
@@ -38,7 +39,7 @@ def benchmark(
     verifier: Verifier,
     trust_remote_code: bool,
     convert_out: Path,
-    reference: Path | None,
+    reference: PublishedDraft | None,
     prompts_out: Path,
     expected: HeldOut | str,
     engines: Engines,
@@ -58,7 +59,7 @@ def benchmark(
 
     specs = {"draft": spec(convert_out / "flat"), "plain": spec(None)}
     if reference:
-        write_repaired(reference, verifier, out / "reference")
+        write_repaired(reference.folder, verifier, reference.layer_ids, out / "reference")
         specs["reference"] = spec(out / "reference")
 
     def ahead(name: str) -> Callable[[], None]:
@@ -82,7 +83,7 @@ def benchmark(
         "held_out": parity,
     }
     if reference:
-        result["reference"] = {"path": str(reference), "sets": rival, "speed": compared(others, plain)}
+        result["reference"] = {"path": str(reference.folder), "sets": rival, "speed": compared(others, plain)}
     replace_atomically(out / RESULT, json.dumps(result, indent=2) + "\n")
     return result
 

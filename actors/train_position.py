@@ -15,7 +15,6 @@ from actors.trainer import DraftTrainer
 from conf.schema import TrainConfig
 
 log = logging.getLogger("eyrie.train")
-BEST = "best.pt"
 PREDICTED = "predicted_acceptance_length"  # of a validation: the epoch that has the highest one is the draft
 
 
@@ -57,18 +56,21 @@ class Position:
 
     def after_epoch(self, validation: dict[str, float]) -> None:
         self.history.append({"epoch": self.epoch, **validation})
+        best = self._weights(self._best())
         if self._rank == 0 and self._best() == self.epoch:
-            with whole_file(self._directory / BEST) as file:  # before the checkpoint that counts this epoch
+            with whole_file(best) as file:  # before the checkpoint that counts this epoch
                 torch.save(self._trainer.trainable(), file)
         self.epoch, self.step = self.epoch + 1, 0
         if self._rank == 0:
             self._save()
+            for file in set(self._directory.glob("best-*.pt")) - {best}:
+                file.unlink()
 
     def take_best(self) -> int:
         """Give the trainer the weights of the epoch that is the draft; returns its number."""
         best = self._best()
         if best < len(self.history) - 1:
-            self._trainer.take(torch.load(self._directory / BEST, map_location="cpu", weights_only=True))
+            self._trainer.take(torch.load(self._weights(best), map_location="cpu", weights_only=True))
             log.info("train: the draft is that of epoch %d, which will have the most accepted", best + 1)
         return best
 
@@ -76,6 +78,10 @@ class Position:
         """The epoch with the highest predicted acceptance length; the last one where nothing was held out."""
         lengths = [entry.get(PREDICTED, float(index)) for index, entry in enumerate(self.history)]
         return max(range(len(lengths)), key=lambda index: (lengths[index], index))
+
+    def _weights(self, epoch: int) -> Path:
+        """Of an epoch's own name: one that is trained again after a death may not be the best any more."""
+        return self._directory / f"best-{epoch:04d}.pt"
 
     def __str__(self) -> str:
         if self.epoch >= self._cfg.epochs:

@@ -1,7 +1,8 @@
 """What the pool of extraction workers costs, and how busy it keeps them: python -m tests.bench.pool
 
-`cost` puts the same shards through a bare loop over the engine and through the pool with one worker, in turns, and
-compares the time from the first commit to the last: neither Ray's start nor the engine's is in it. `busy` runs many
+`cost` puts the same shards through a bare loop over the engine, through the pool with one worker, and through the pool
+with the gates of extraction on, in turns, and compares the time from the first commit to the last: neither Ray's start
+nor the engine's is in it. `busy` runs many
 workers whose fake engines take realistic times, and asks each for the share of its life in which its engine had work.
 """
 
@@ -118,12 +119,18 @@ def cost(folder: Path, kind: str, shards: int, rounds: int) -> str:
         engine = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
         job = make_job(folder, verifier, layers, shards, 16, Sampling(64))
     spec = EngineSpec(str(verifier), engine, capture_layers=layers)
-    took: dict[str, list[float]] = {"bare loop": [], "pool": []}
+    gated = replace(job, gate_samples=1, shown=tuple(range(5)))  # the defaults of extract.gate, one source
+    arms = {
+        "bare loop": lambda out: bare(spec, placed(job, out)),
+        "pool": lambda out: pooled(spec, placed(job, out), 1),
+        "pool with gates": lambda out: pooled(spec, placed(gated, out), 1),
+    }
+    took: dict[str, list[float]] = {name: [] for name in arms}
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     for number in range(rounds):
-        for name, run in (("bare loop", bare), ("pool", lambda s, j: pooled(s, j, 1))):
-            out = folder / f"{name.split()[0]}-{number}"
-            run(spec, placed(job, out))
+        for name, run in arms.items():
+            out = folder / f"{name.replace(' ', '-')}-{number}"
+            run(out)
             took[name].append(committing_s(out))
             print(f"{name}: {took[name][-1]:.2f} s from the first commit to the last of {shards}", flush=True)
     ray.shutdown()

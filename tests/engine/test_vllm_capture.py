@@ -145,6 +145,24 @@ def test_fused_and_two_pass_give_the_same_tokens_and_the_same_states_within_bf16
     assert worst <= 2**-7  # one step of bf16 near the largest component: rounding, never another computation
 
 
+def test_the_same_shard_again_is_the_same_file_byte_for_byte(held: Held, tmp_path: Path) -> None:
+    """Alone in the engine: when requests come decides what a batch is made of, and that how its sums are rounded."""
+    verifier, files = read_verifier(held.folder), []
+    rows = [
+        PromptRow(i, f"p/{i}", "p", "train", [{"role": "user", "content": text}], 1) for i, text in enumerate(PROMPTS)
+    ]
+    write_prompts(tmp_path / "prompts.parquet", rows)
+    meta = ShardMeta(verifier.fingerprint, LAYERS, verifier.hidden_size, "vllm", "c")
+    sampling = Sampling(24, temperature=0.8, seed=3)
+    for out in (tmp_path / "once", tmp_path / "again"):
+        out.mkdir()
+        ranges = tuple((i, i + 1) for i in range(len(PROMPTS)))
+        job = Job(str(tmp_path / "prompts.parquet"), str(out), ranges, sampling, True, CONFIG.max_model_len, meta)
+        files.append([out / held.run(run_shard(held.engine, job, shard)).file for shard in range(len(ranges))])
+    for one, other in zip(*files, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
 def test_vllm_renders_a_conversation_as_the_verifiers_own_template_does(held: Held) -> None:
     messages = [
         {"role": "user", "content": "Why?"},

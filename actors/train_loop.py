@@ -57,7 +57,7 @@ def train_worker(config: dict[str, Any]) -> None:
         position.after_epoch(validation)
         if rank == 0:
             log.info("train: epoch %d of %d, validation %s", epoch + 1, job.cfg.epochs, _summary(position.history[-1]))
-        ray.train.report({"epoch": epoch})
+        ray.train.report({"epoch": epoch, **{f"val/{key}": value for key, value in validation.items()}})
     best = position.take_best()
     _round(trainer.draft)
     found = held_out.predict(trainer.draft, max(LONGEST, job.cfg.ttt_steps))

@@ -26,6 +26,10 @@ def engine_args(spec: EngineSpec, transfer: Path) -> dict[str, Any]:
         "disable_log_stats": False,  # the acceptance counters are part of these
         "generation_config": "vllm",  # a checkpoint's own sampling defaults must not leak into the data
     }
+    if config.num_gpus == 0 and config.max_num_batched_tokens >= config.max_model_len:
+        # a prompt cut in chunks ends a CPU engine when its answer is drawn with a seed: "CPU Generator does not use
+        # offset" (v1/worker/gpu_model_runner.py, _bookkeeping_sync)
+        args["enable_chunked_prefill"] = False
     if _multimodal(Path(spec.verifier)):
         args["language_model_only"] = True  # no vision tower is built, nor its weights read: Eyrie sends text only
     if config.kv_cache_gib is not None:

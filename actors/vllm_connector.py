@@ -19,6 +19,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import SchedulerOutput
 
+import actors.vllm_cpu_sampling  # noqa: F401  for its effect in the worker
+
 CAPTURE = {"include_output_tokens": True, "eyrie_capture": True}  # a request's kv_transfer_params
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+import actors.vllm_cpu_sampling  # noqa: F401  for its effect in the worker
+
 
 class DraftRecorder:
     """Mixed into vLLM's worker class: methods are called through `collective_rpc` on every rank."""

@@ -35,6 +35,7 @@ def problems(cfg: EyrieConfig, verifier: Verifier | None) -> Iterator[str]:
     yield from _engine(cfg.engine)
     yield from _train(cfg.train)
     yield from _lengths(cfg)
+    yield from _sampling(cfg)
     if verifier:
         yield from _against_verifier(cfg, verifier)
 
@@ -215,6 +216,17 @@ def _engine(engine: EngineConfig) -> Iterator[str]:
         )
     if engine.num_gpus == 0 and engine.kv_cache_gib is None:
         yield "engine.kv_cache_gib: no value; on CPU vLLM cannot tell how much memory to take. Give GiB, e.g. 2"
+
+
+def _sampling(cfg: EyrieConfig) -> Iterator[str]:
+    engine = cfg.engine
+    cut = engine.max_num_batched_tokens < engine.max_model_len
+    if cfg.generate.temperature > 0 and engine.kind is EngineKind.vllm and engine.num_gpus == 0 and cut:
+        yield (
+            f"engine.max_num_batched_tokens: {engine.max_num_batched_tokens} is less than engine.max_model_len "
+            f"{engine.max_model_len}, so prompts are cut in parts, and vLLM's CPU engine dies of that when "
+            f"generate.temperature is above 0 (it is {cfg.generate.temperature}); raise it to {engine.max_model_len}"
+        )
 
 
 def _train(train: TrainConfig) -> Iterator[str]:

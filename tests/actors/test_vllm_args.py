@@ -53,6 +53,14 @@ def test_a_text_model_is_not_told_so(lacking: str, tiny_llama: Path, tmp_path: P
     assert "language_model_only" not in args(folder) and "language_model_only" not in args(tiny_llama)
 
 
+@pytest.mark.parametrize(("gpus", "batched", "whole"), [(0, 4096, True), (0, 512, False), (1, 4096, False)])
+def test_on_a_cpu_prompts_are_not_cut_where_they_need_not_be(
+    gpus: int, batched: int, whole: bool, tiny_llama: Path
+) -> None:
+    found = args(tiny_llama, num_gpus=gpus, max_num_batched_tokens=batched, max_model_len=1024)
+    assert ("enable_chunked_prefill" in found) == whole and not found.get("enable_chunked_prefill")
+
+
 def test_extra_wins(tiny_llama: Path) -> None:
     found = args(tiny_llama, extra={"dtype": "float16", "seed": 3})
     assert (found["dtype"], found["seed"]) == ("float16", 3)

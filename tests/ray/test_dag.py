@@ -116,7 +116,8 @@ def test_another_learning_rate_runs_training_and_what_follows_and_says_why(
 
 
 def steps_until(name: str, folder: Path, verifier: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
-    """A run that ends before `name`, as if its driver had been killed there."""
+    """A run in `folder` that ends before `name`, as if its driver had been killed there."""
+    folder.mkdir(exist_ok=True)
 
     def killed(*_: Any) -> dict[str, Any]:
         raise KeyboardInterrupt
@@ -124,6 +125,18 @@ def steps_until(name: str, folder: Path, verifier: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(f"workflows.eagle3.{name}", killed)
     with pytest.raises(KeyboardInterrupt):
         run(folder, verifier, *more)
+
+
+def test_the_same_command_elsewhere_makes_the_same_shards_byte_for_byte(
+    finished: Path, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_until("train", tmp_path, tiny_llama, monkeypatch, "generate.temperature=0.7", "extract.shards_in_flight=3")
+    steps_until("train", tmp_path / "again", tiny_llama, monkeypatch, "generate.temperature=0.7")
+    one, other = (out(folder / "root", "extract") for folder in (tmp_path, tmp_path / "again"))
+    assert one.name == other.name != out(finished / "root", "extract").name
+    shards = sorted(one.glob("part-*.parquet"))
+    assert len(shards) == 5 and [file.name for file in shards] == sorted(f.name for f in other.glob("part-*.parquet"))
+    assert all(file.read_bytes() == (other / file.name).read_bytes() for file in shards)
 
 
 def test_two_passes_give_the_same_tokens_and_states(
@@ -152,7 +165,9 @@ def test_an_extraction_that_was_killed_makes_only_what_is_missing(
     for file in (lost, lost.with_suffix(".json"), folder / "record.json"):
         file.unlink()
     (folder / ".tmp-part-00002-of-00005.parquet-9-9").write_bytes(content[:100])
-    before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if not file.name.startswith(".tmp-")}
+    (folder / "gates" / "part-00002-of-00005.json").unlink()
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".tmp-"))
+    before = {file: file.stat().st_mtime_ns for file in files}
     with caplog.at_level(logging.INFO):
         run(copied, tiny_llama)
     assert ran(caplog) == {"extract": "unfinished, resumes where it stopped"}

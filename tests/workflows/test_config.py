@@ -103,6 +103,10 @@ def base() -> DictConfig:
         (["benchmark.max_new_tokens=508"], r"engine\.max_model_len: 1024.*benchmark needs.*1025"),
         (["engine.max_model_len=8193"], r"engine\.max_model_len: 8193.*8192 positions"),
         (["engine.num_gpus=8", "engine.tensor_parallel_size=3"], r"engine\.num_gpus: 8 GPUs.*size 3"),
+        (
+            ["generate.temperature=0.5", "engine.max_num_batched_tokens=512"],
+            r"engine\.max_num_batched_tokens: 512 .*raise it to 1024",
+        ),
         (["engine.kv_cache_gib=null"], r"engine\.kv_cache_gib: no value.*CPU"),
         (["engine.dtype=bf16"], r"engine\.dtype: 'bf16'.*bfloat16"),
         (["engine.transfer_dir=shm"], r"engine\.transfer_dir: shm is relative"),

@@ -40,7 +40,12 @@ IN_FLIGHT = 2  # shards of a worker
 
 def make_job(folder: Path, verifier: Path, layers: tuple[int, ...], shards: int, each: int, sampling: Sampling) -> Job:
     rows = [
-        {"sample": i, "id": f"s/{i}", "messages": [{"role": "user", "content": f"What is {i} times {i + 7}, and why?"}]}
+        {
+            "sample": i,
+            "id": f"s/{i}",
+            "source": "s",
+            "messages": [{"role": "user", "content": f"What is {i} times {i + 7}, and why?"}],
+        }
         for i in range(shards * each)
     ]
     pq.write_table(pa.Table.from_pylist(rows), folder / "prompts.parquet")

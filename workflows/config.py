@@ -25,10 +25,11 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=EyrieConfig)
 
 
-def load(cfg: DictConfig) -> EyrieConfig:
+def load(cfg: DictConfig, *, in_job: bool | None = None) -> EyrieConfig:
     """The composed configuration as a dataclass, `output_root` absolute. ConfigError for what does not fit.
 
-    Hydra's struct mode lets `+key` and `++key` through; merging plain values into a fresh schema does not.
+    `in_job`: of a submitted job; None: as this process is. Hydra's struct mode lets `+key` and `++key` through; merging
+    plain values into a fresh schema does not.
     """
     try:
         if missing := sorted(OmegaConf.missing_keys(cfg)):
@@ -44,7 +45,8 @@ def load(cfg: DictConfig) -> EyrieConfig:
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
     assert isinstance(config, EyrieConfig)
-    return replace(config, output_root=str(_absolute(config.output_root)))
+    submitted = IN_JOB in os.environ if in_job is None else in_job
+    return replace(config, output_root=str(_absolute(config.output_root, submitted)))
 
 
 def on_this_machine(cfg: EyrieConfig) -> EyrieConfig:
@@ -87,7 +89,7 @@ def explain(error: OmegaConfBaseException) -> str:
     return f"{key}: there is no such key. {hint}"
 
 
-def _absolute(output_root: str) -> Path:
+def _absolute(output_root: str, in_job: bool) -> Path:
     if "://" in output_root:
         raise ConfigError(
             f"output_root: {output_root} is an object store; give a path on a file system that every node mounts"
@@ -95,7 +97,7 @@ def _absolute(output_root: str) -> Path:
     root = Path(output_root).expanduser()
     if root.is_absolute():
         return root
-    if IN_JOB in os.environ:
+    if in_job:
         raise ConfigError(
             f"output_root: {output_root} is relative, and a submitted job runs in a cache directory that Ray removes. "
             "Give an absolute path on a file system that every node shares"

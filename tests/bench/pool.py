@@ -131,7 +131,7 @@ def cost(folder: Path, kind: str, shards: int, rounds: int) -> str:
         "pool with gates": lambda out: pooled(spec, placed(gated, out), 1),
     }
     took: dict[str, list[float]] = {name: [] for name in arms}
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     for number in range(rounds):
         for name, run in arms.items():
             out = folder / f"{name.replace(' ', '-')}-{number}"
@@ -151,6 +151,7 @@ def busy(folder: Path, workers: int, shards_each: int, seconds_per_token: float)
     engine = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
     job = make_job(folder, verifier, layers, workers * shards_each, 8, Sampling(64))
     ray.init(
+        "local",
         num_cpus=workers,
         include_dashboard=False,
         log_to_driver=False,

@@ -10,6 +10,8 @@ from ray.exceptions import RayActorError
 
 from actors.draft_trace import DraftTrace
 from actors.engine import Completion, EngineDead, EngineSpec, Message, Sampling, SpecCounters
+from actors.metered import Metered, RecentShare
+from actors.metrics import Metrics
 from actors.start_engine import start
 
 POLL_S = 2.0
@@ -20,7 +22,9 @@ class EngineActor:
 
     def __init__(self, spec: EngineSpec, name: str):
         self._name = name
-        self._engine = start(spec)
+        self._metrics = Metrics(name)
+        self._engine = Metered(start(spec), None, self._metrics.completed)
+        self._metrics.show("engine_busy_share", RecentShare(self._engine))
         self._done = 0
 
     def __repr__(self) -> str:

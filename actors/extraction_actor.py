@@ -11,7 +11,8 @@ import ray
 from actors.capture import Care, Job, run_shard
 from actors.engine import EngineDead, EngineSpec
 from actors.hf_forward import HfForward
-from actors.metered import Metered
+from actors.metered import Metered, RecentShare
+from actors.metrics import Metrics
 from actors.shard_gate import ShardGate
 from actors.start_engine import start
 
@@ -21,16 +22,18 @@ log = logging.getLogger(__name__)
 class ExtractionActor:
     """Several calls run at once (`extract.shards_in_flight`), so that the batch of the engine never drains."""
 
-    def __init__(self, spec: EngineSpec, job: Job):
-        self._job = job
-        self._engine = Metered(start(spec), "extract" if job.meta else "generate")
+    def __init__(self, spec: EngineSpec, job: Job, worker: int = 0):
+        self._job, self._name = job, f"{'extract' if job.meta else 'generate'}, worker {worker}"
+        self._metrics = Metrics("extract" if job.meta else "generate", str(worker))
+        self._engine = Metered(start(spec), self._name, self._metrics.completed)
+        self._metrics.show("engine_busy_share", RecentShare(self._engine))
         self._gate = None
         if job.meta and (job.gate_samples or job.shown):
             hf = HfForward(spec.verifier, spec.trust_remote_code) if job.gate_hf else None
             self._gate = ShardGate(spec.verifier, spec.config.dtype, job.meta, job.gate_samples, job.shown, hf)
 
     def __repr__(self) -> str:
-        return f"ExtractionActor({'states' if self._job.meta else 'responses'})"
+        return f"Extraction({self._name})"
 
     async def ready(self) -> str:
         """Id of the node that it runs on."""

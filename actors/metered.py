@@ -1,6 +1,7 @@
 """An engine that says now and then how much it has done, and how much of the time it had something to do (pure)."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from actors.draft_trace import DraftTrace
@@ -9,11 +10,25 @@ from actors.engine import Completion, Engine, Message, Sampling, SpecCounters
 EVERY_S = 20.0
 
 
-class Metered:
-    """Passes everything on to `engine`; prints requests, tokens and rate (Ray forwards what an actor prints)."""
+class RecentShare:
+    """Called now and then, the busy share since the last call."""
 
-    def __init__(self, engine: Engine, label: str):
-        self._engine, self._label = engine, label
+    def __init__(self, engine: "Metered"):
+        self._engine, self._before = engine, (time.monotonic(), engine.busy_s())
+
+    def __call__(self) -> float:
+        (then, busy), self._before = self._before, (time.monotonic(), self._engine.busy_s())
+        return (self._before[1] - busy) / max(1e-9, self._before[0] - then)
+
+
+class Metered:
+    """Passes everything on to `engine`; `done` hears of each completion.
+
+    With a label it prints requests, tokens and rate (Ray forwards what an actor prints).
+    """
+
+    def __init__(self, engine: Engine, label: str | None, done: Callable[[Completion], None] = lambda _: None):
+        self._engine, self._label, self._done = engine, label, done
         self._began = self._said = time.monotonic()
         self._requests = self._tokens = self._under_way = 0
         self._busy_s = 0.0  # before `_busy_since`, which counts while a request is under way
@@ -33,13 +48,14 @@ class Metered:
             self._under_way -= 1
             if not self._under_way:
                 self._busy_s += time.monotonic() - self._busy_since
+        self._done(completion)
         self._requests += 1
         self._tokens += len(completion.prompt_ids) + len(completion.output_ids)
         now = time.monotonic()
-        if now - self._said >= EVERY_S:
+        if self._label and now - self._said >= EVERY_S:
             rate = self._tokens / (now - self._began)
-            done = f"{self._requests} requests, {self._tokens} tokens, {rate:.0f} tok/s"
-            print(f"{self._label}: {done}, busy {self.busy_share():.0%}", flush=True)
+            said = f"{self._requests} requests, {self._tokens} tokens, {rate:.0f} tok/s"
+            print(f"{self._label}: {said}, busy {self.busy_share():.0%}", flush=True)
             self._said = now
         return completion
 
@@ -48,9 +64,11 @@ class Metered:
 
     def busy_share(self) -> float:
         """Of the time since the engine was up: a request at least was under way."""
-        now = time.monotonic()
-        current = now - self._busy_since if self._under_way else 0.0
-        return (self._busy_s + current) / max(1e-9, now - self._began)
+        return self.busy_s() / max(1e-9, time.monotonic() - self._began)
+
+    def busy_s(self) -> float:
+        """Seconds with a request under way."""
+        return self._busy_s + (time.monotonic() - self._busy_since if self._under_way else 0.0)
 
     async def render(self, messages: list[Message]) -> list[int]:
         return await self._engine.render(messages)

@@ -1,4 +1,7 @@
-"""What libraries inside actors may print (pure): what went wrong. Ray forwards every line to the driver."""
+"""The environment of actors (pure): the run's name, and that libraries print what went wrong and nothing else.
+
+Ray forwards every line of an actor to the driver.
+"""
 
 import os
 
@@ -11,6 +14,9 @@ _LEVELS = {
 }
 
 
+RUN = "EYRIE_RUN"  # the run's name, set by the driver: a tag of its metrics
+
+
 def runtime_env() -> dict[str, dict[str, str]]:
     """Ray runtime_env of an actor; what the driver's environment says goes first."""
-    return {"env_vars": {name: os.environ.get(name, level) for name, level in _LEVELS.items()}}
+    return {"env_vars": {name: os.environ.get(name, level) for name, level in ({RUN: ""} | _LEVELS).items()}}

@@ -1,6 +1,7 @@
 """Shards through a pool of extraction workers: what is fed, what counts as a shard's fault, what the user is told."""
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from actors.capture import Job
 from actors.engine import EngineSpec
 from actors.extraction_actor import ExtractionActor
 from actors.halt import Halt
+from actors.metrics import Metrics
 from actors.pool_size import pool_size, read_size
 from actors.quiet import runtime_env
 from actors.room import ENGINE_KEYS, engine_resources, wait_for_workers
 from actors.shards import ManifestRow
+from actors.step_progress import PoolNote, note_pool
 from actors.suspects import DEATHS, Suspects
-from actors.worker_pool import Hooks, WorkerDoesNotStart, WorkerPool
+from actors.worker_pool import Hooks, State, WorkerDoesNotStart, WorkerPool
 from conf.schema import ExtractConfig
 
 MAX_START_DEATHS = 3  # an engine that dies this often in a row while it starts will not start
@@ -45,8 +48,24 @@ def run_pool(
     suspects = Suspects(out)
     suspects.another_chance()
     may_lose = cfg.max_lost_fraction * job.ranges[-1][1]
+    metrics, numbers = Metrics(name), count()
+    deaths = 0  # of shards under their workers
+    state, called = State(len(todo), 0, 0), set[int]()
+    metrics.show("queue_depth", lambda: state.queued)
+    metrics.show("shards_in_flight", lambda: state.running)
+    metrics.show("workers", lambda: state.workers)
+
+    def watch(now: State) -> None:
+        nonlocal state
+        if now.workers != state.workers:
+            note_pool(out, PoolNote(now.workers, deaths))
+        state = now
 
     def died(shard: int) -> None:
+        nonlocal deaths
+        deaths += 1
+        metrics.count("shards_failed")
+        note_pool(out, PoolNote(state.workers, deaths))
         known = suspects.died(shard)
         if known.lost and len(lost := suspects.all_lost()) > may_lose:
             raise RuntimeError(
@@ -63,22 +82,27 @@ def run_pool(
             )
 
     def call(actor: Any, shard: int) -> Any:
+        metrics.count("shards_retried", shard in called)
+        called.add(shard)
         known = suspects.of(shard)
         return actor.run.options(name=f"{name}-{shard:05d}").remote(shard, known.suspect, known.lost)
 
     hooks = Hooks(
-        create=lambda: _create(spec, job, cfg),
+        create=lambda: _create(spec, job, cfg, next(numbers)),
         wanted=lambda: read_size(out),
         call=call,
         died=died,
         alone=lambda shard: suspects.of(shard).suspect,
         stopping=stopping,
+        seen=watch,
     )
     try:
-        with pool_size(out, cfg.workers.max):
+        with metrics, pool_size(out, cfg.workers.max):
             for shard, row in WorkerPool(hooks, cfg.shards_in_flight, MAX_START_DEATHS).run(todo):
                 suspects.cleared(shard)
-                yield ManifestRow.loads(row)
+                committed = ManifestRow.loads(row)
+                _count(metrics, committed, states=job.meta is not None)
+                yield committed
     except Halt as error:  # a worker's, in Ray's wrapping
         raise getattr(error, "cause", error) from None
     except (WorkerDoesNotStart, RayActorError) as error:
@@ -88,7 +112,15 @@ def run_pool(
         ) from error
 
 
-def _create(spec: EngineSpec, job: Job, cfg: ExtractConfig) -> Any:
+def _count(metrics: Metrics, row: ManifestRow, states: bool) -> None:
+    metrics.count("shards_done")
+    metrics.count("tokens_captured", row.rows if states else 0)
+    metrics.count("bytes_written", row.bytes)
+    metrics.count("samples_dropped", sum(row.dropped.values()))
+    metrics.count("dead_letters", row.dropped.get("dead_letter", 0))
+
+
+def _create(spec: EngineSpec, job: Job, cfg: ExtractConfig, number: int) -> Any:
     """A worker; the pool replaces one that dies, so Ray need not restart it."""
     return (
         ray.remote(ExtractionActor)
@@ -99,5 +131,5 @@ def _create(spec: EngineSpec, job: Job, cfg: ExtractConfig) -> Any:
             max_concurrency=cfg.shards_in_flight + 2,  # and ready(), close()
             runtime_env=runtime_env(),
         )
-        .remote(spec, job)
+        .remote(spec, job, number)
     )

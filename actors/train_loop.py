@@ -21,6 +21,7 @@ from actors.draft_model import build_draft
 from actors.draft_start import start_from, start_vocabulary
 from actors.held_out import HeldOut, acceptance, contexts
 from actors.held_out_file import HELD_OUT, LONGEST, answers_to_json
+from actors.metrics import Metrics
 from actors.native_verifier import folder_for_speculators
 from actors.train_data import loaders, steps_of
 from actors.train_job import TrainJob
@@ -37,6 +38,7 @@ def train_worker(config: dict[str, Any]) -> None:
     """Entry point of a worker; `config["job"]` is a TrainJob."""
     job: TrainJob = config["job"]
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it repeats what is reported below
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     device = get_device()
@@ -48,7 +50,9 @@ def train_worker(config: dict[str, Any]) -> None:
     held_out = HeldOut(job, getattr(torch, job.cfg.precision), rank, world)
     position = Position(trainer, job.cfg, Path(job.out) / "checkpoints", rank)
     position.resume()
-    progress = TrainProgress(steps_of(trainer.train_loader, job.cfg.epochs), job.cfg.log_every_s)
+    metrics = Metrics("train")
+    steps = steps_of(trainer.train_loader, job.cfg.epochs)
+    progress = TrainProgress(steps, job.cfg.log_every_s, metrics, world, Path(job.out))
     if rank == 0:
         tap_metrics(progress)
     for epoch in range(position.epoch, job.cfg.epochs):
@@ -56,6 +60,8 @@ def train_worker(config: dict[str, Any]) -> None:
         validation = _plain(trainer.val_epoch(epoch) or {}) | _predicted(held_out, trainer.draft, job.cfg.ttt_steps)
         position.after_epoch(validation)
         if rank == 0:
+            if PREDICTED in validation:
+                metrics.set("predicted_acceptance_length", validation[PREDICTED])
             log.info("train: epoch %d of %d, validation %s", epoch + 1, job.cfg.epochs, _summary(position.history[-1]))
         ray.train.report({"epoch": epoch, **{f"val/{key}": value for key, value in validation.items()}})
     best = position.take_best()

@@ -1,6 +1,7 @@
 """Runs a training job on Ray Train's workers."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -36,7 +37,7 @@ def fit(job: TrainJob, wait_s: float = 0) -> None:
         torch_config=TorchConfig(backend="nccl" if cfg.use_gpu else "gloo"),
         scaling_config=scaling,
         run_config=RunConfig(
-            name="ray_train",
+            name=f"train-{Path(job.out).name}",  # as the dashboard shows it; the same name resumes
             storage_path=job.out,
             failure_config=FailureConfig(max_failures=cfg.max_failures),
             worker_runtime_env=runtime_env(),

@@ -36,7 +36,7 @@ class Worker:
 @dataclass(frozen=True)
 class Hooks:
     """What the pool asks of its user. `died` is told of every task that a dead worker held; `alone`: the task must have
-    a worker for itself; `call` submits it."""
+    a worker for itself; `call` submits it; `seen` hears how the pool is."""
 
     create: Callable[[], Any]
     wanted: Callable[[], int]  # workers
@@ -44,6 +44,16 @@ class Hooks:
     died: Callable[[int], None]
     alone: Callable[[int], bool]
     stopping: Callable[[], bool] = lambda: False
+    seen: Callable[["State"], None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class State:
+    """Of a pool, told now and then: tasks that wait, tasks under way, workers that are ready."""
+
+    queued: int
+    running: int
+    workers: int
 
 
 class WorkerPool:
@@ -62,11 +72,16 @@ class WorkerPool:
                 if not self._hooks.stopping():
                     self._resize(len(queue))
                     self._feed(queue)
+                self._hooks.seen(self._state(len(queue)))
                 yield from self._collect(queue)
         finally:
             for worker in self._workers:
                 self._release(worker)
             self._reap(wait=not any(worker.running for worker in self._workers))
+
+    def _state(self, queued: int) -> State:
+        running = sum(len(worker.running) for worker in self._workers)
+        return State(queued, running, sum(worker.starting is None for worker in self._workers))
 
     def _running(self) -> bool:
         return any(worker.running for worker in self._workers)

@@ -7,8 +7,10 @@ Each step leaves <output_root>/<step>/<fingerprint>/ with a record written last.
 changed key runs only the steps that read it, and those after them.
 """
 
+import os
 from pathlib import Path
 
+from actors.quiet import RUN
 from actors.verifier import Verifier
 from conf.schema import ExtractMode, EyrieConfig
 from workflows import cli, config, draft_source, refusals, report, runner
@@ -16,6 +18,7 @@ from workflows.cluster import Session, session
 from workflows.errors import users_mistake
 from workflows.held_out import held_out
 from workflows.prompt_sources import prompts_identity
+from workflows.state_metrics import StateMetrics
 from workflows.step import Step
 from workflows.steps.benchmark import benchmark
 from workflows.steps.convert import convert
@@ -129,14 +132,16 @@ def run_workflow(cfg: EyrieConfig) -> None:
     config.validate(cfg, verifier)
     refusals.refuse(cfg, verifier)
     cfg = with_verifier_rope(cfg, verifier)
+    os.environ[RUN] = cfg.name
     with session(cfg.cluster) as ray:
         with users_mistake():
             steps = build_steps(cfg, verifier, ray)
-        records = runner.run(steps, root, dry_run=cfg.dry_run)
-    if cfg.dry_run:
-        return
+        if cfg.dry_run:
+            runner.print_plan(steps, root)
+            return
+        records = runner.run(steps, root, name=cfg.name, observe=StateMetrics())
     result = report.build_report(cfg, records, verifier)
-    page = report.write_report(root / "runs" / f"{cfg.name}-{steps[-1].short}", result)
+    page = report.write_report(runner.run_folder(root, cfg.name, steps[-1]), result)
     report.print_table(result)
     print(f"\nreport: {page}")
 

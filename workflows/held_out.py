@@ -47,8 +47,8 @@ def compare(cfg: BenchmarkConfig, handle: EngineHandle, asked: HeldOut) -> dict[
     """Both acceptances; RuntimeError when they part by more than chance."""
     what, k = "benchmark: held-out conversations", cfg.num_speculative_tokens
     prompts = handle.render(asked.conversations)
-    progress = Progress(what, len(prompts), "prompts")
-    completions = handle.generate(prompts, asked.sampling, concurrency=cfg.concurrency, progress=progress)
+    with Progress(what, len(prompts), "prompts") as progress:
+        completions = handle.generate(prompts, asked.sampling, concurrency=cfg.concurrency, progress=progress)
     measured: dict[int, list[int]] = {}
     for sample, done in zip(asked.predicted, checked(completions, prompts, asked.sampling, what), strict=True):
         if done.accepted is None:

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,16 @@ def lease(root: Path, *, beat: float = BEAT) -> Iterator[Lease]:
         over.set()
         thread.join()
         held.release()
+
+
+def holder(root: Path) -> str | None:
+    """Who works on the output root, in words; None when nobody does, or who did is gone."""
+    file = root / LEASE
+    content = _read(file)
+    if not content:
+        return None
+    stale = time.time() - file.stat().st_mtime >= STALE
+    return None if stale or _process_is_gone(content) else _holder(content)
 
 
 def _acquire(root: Path) -> Lease:

@@ -55,8 +55,8 @@ def acceptance(cfg: BenchmarkConfig, handle: EngineHandle, name: str, prompts: l
     sampling = Sampling(max_new_tokens=cfg.max_new_tokens)
     before = handle.counters()
     begin = time.perf_counter()
-    progress = Progress(f"benchmark: {name}", len(prompts), "prompts")
-    completions = handle.generate(prompts, sampling, concurrency=cfg.concurrency, progress=progress)
+    with Progress(f"benchmark: {name}", len(prompts), "prompts") as progress:
+        completions = handle.generate(prompts, sampling, concurrency=cfg.concurrency, progress=progress)
     seconds = time.perf_counter() - begin
     checked(completions, prompts, sampling, f"benchmark: set {name}")
     try:

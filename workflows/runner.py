@@ -4,6 +4,7 @@ A step is done when its directory holds a record with its fingerprint. A step th
 one, and the next run calls it again on the same directory.
 """
 
+import contextlib
 import logging
 import shutil
 import time
@@ -12,14 +13,17 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from actors import step_progress
 from actors.full_disk import FULL, told
 from workflows.artifact import Record, explain_difference, latest_record, read_record, write_record
 from workflows.errors import ConfigError
 from workflows.fingerprint import identity
 from workflows.lease import Lease, lease
-from workflows.progress import duration
+from workflows.progress import duration, noted_in
 from workflows.provenance import provenance
+from workflows.run_state import DONE, FAILED, RUNNING, STOPPED, Account, Observer
 from workflows.step import Step
+from workflows.tables import aligned
 
 log = logging.getLogger(__name__)
 MIN_FREE = 1 << 30  # bytes
@@ -34,33 +38,62 @@ class Planned:
     record: Record | None
     why: str
 
+    def when(self) -> str:
+        """Of a step that is done: since when."""
+        assert self.record
+        return f"record of {self.record.provenance.get('time', 'an unknown time')}"
+
     def line(self) -> str:
         if self.record:
-            then = self.record.provenance.get("time", "an unknown time")
-            return f"{self.step.name:<10} {self.step.short}  done before (record of {then}), skipped"
+            return f"{self.step.name:<10} {self.step.short}  done before ({self.when()}), skipped"
         return f"{self.step.name:<10} {self.step.short}  runs: {self.why}"
 
 
-def run(steps: Iterable[Step], root: Path, *, dry_run: bool = False, min_free: int = MIN_FREE) -> dict[str, Record]:
-    """Bring every step and what it needs to done; their records by name. `dry_run` prints the plan, writes nothing."""
+def run(
+    steps: Iterable[Step],
+    root: Path,
+    *,
+    name: str = "run",
+    min_free: int = MIN_FREE,
+    observe: Observer = lambda *_: None,
+) -> dict[str, Record]:
+    """Bring every step and what it needs to done; their records by name. `observe` hears of each step's state."""
     order = in_order(steps)
-    if dry_run:
-        planned = [plan(step, root) for step in order]
-        for entry in planned:
-            print(entry.line().replace(", skipped", ""))
-        return {entry.step.name: entry.record for entry in planned if entry.record}
     check_root(root, min_free)
     records = {}
     with lease(root) as held:
+        account = Account(run_folder(root, name, order[-1]), name, order, observe)
         for step in order:
             entry = plan(step, root)  # now, under the lease: another driver may have finished it meanwhile
             log.info(entry.line())
             if entry.record is None:
-                _run_one(step, root, held)
+                _run_one(step, root, held, account)
                 entry = plan(step, root)
                 assert entry.record, f"{step.name}: no record after it ran"
+            account.set(step.name, DONE, entry.when())
             records[step.name] = entry.record
     return records
+
+
+def run_folder(root: Path, name: str, last: Step) -> Path:
+    """Where a run leaves its state and its report; `last` is its last step."""
+    return root / "runs" / f"{name}-{last.short}"
+
+
+def print_plan(steps: Iterable[Step], root: Path) -> dict[str, Record]:
+    """The DAG with what is done, what would run, and why; writes nothing."""
+    planned = [plan(step, root) for step in in_order(steps)]
+    rows = [
+        [
+            entry.step.name,
+            entry.step.short,
+            ", ".join(dep.name for dep in entry.step.deps),
+            *(("done", entry.when()) if entry.record else ("to run", entry.why)),
+        ]
+        for entry in planned
+    ]
+    print(aligned(["step", "fingerprint", "needs", "state", "why"], rows))
+    return {entry.step.name: entry.record for entry in planned if entry.record}
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
@@ -104,14 +137,20 @@ def _reason(step: Step, root: Path) -> str:
     return "; ".join(reasons[:MAX_REASONS]) + more
 
 
-def _run_one(step: Step, root: Path, held: Lease) -> None:
+def _run_one(step: Step, root: Path, held: Lease, account: Account) -> None:
     out = step.out(root)
     out.mkdir(parents=True, exist_ok=True)
     resumed = any(out.iterdir())  # then `seconds` is not all the time that the step took
     began = time.monotonic()
+    step_progress.forget(out)
+    account.set(step.name, RUNNING)
     try:
-        accounting = step.run({dep.name: dep.out(root) for dep in step.deps}, out)
+        with noted_in(out):
+            accounting = step.run({dep.name: dep.out(root) for dep in step.deps}, out)
     except BaseException as error:
+        asked = isinstance(error, SystemExit | KeyboardInterrupt)
+        with contextlib.suppress(OSError):  # the disk may be full, which is then what must be said
+            account.set(step.name, STOPPED if asked else FAILED, "" if asked else str(error))
         took = duration(time.monotonic() - began)
         log.error("%s stopped after %s: %r. The same command resumes it in %s", step.name, took, error, out)
         full = isinstance(error, OSError) and error.errno in FULL

@@ -1,4 +1,4 @@
-"""Text tables: aligned for a terminal, piped for Markdown (pure). The first column is text, the others numbers."""
+"""Text tables: aligned for a terminal, piped for Markdown (pure). Of numbers the first column is text."""
 
 from collections.abc import Sequence
 
@@ -13,6 +13,15 @@ def plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
+    )
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As `plain`, with every column to the left: words, not numbers."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 

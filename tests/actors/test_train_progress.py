@@ -2,6 +2,7 @@
 
 import pytest
 
+from actors.metrics import Metrics
 from actors.train_progress import WARM_UP, TrainProgress
 
 
@@ -11,7 +12,7 @@ def step(number: int, tokens: float, seconds: float) -> dict:
 
 
 def test_the_first_steps_do_not_count() -> None:
-    progress = TrainProgress(30, 1e9)
+    progress = TrainProgress(30, 1e9, Metrics("train"))
     for number in range(WARM_UP):
         progress(step(number, 100, 50.0))
     for number in range(WARM_UP, 30):
@@ -20,7 +21,7 @@ def test_the_first_steps_do_not_count() -> None:
 
 
 def test_a_short_run_counts_its_second_half_and_none_has_no_rate() -> None:
-    progress = TrainProgress(2, 1e9)
+    progress = TrainProgress(2, 1e9, Metrics("train"))
     assert progress.rate is None
     progress(step(0, 100, 50.0))
     progress(step(1, 100, 0.5))

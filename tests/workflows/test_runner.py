@@ -16,7 +16,7 @@ from workflows.artifact import RECORD, read_record
 from workflows.lease import LEASE, STALE, lease
 from workflows.progress import Progress, duration
 from workflows.provenance import clean_argv, provenance
-from workflows.runner import in_order, run
+from workflows.runner import in_order, print_plan, run
 from workflows.step import Step
 
 
@@ -127,22 +127,23 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     dry = Pipeline()
-    assert run(dry.steps, root, dry_run=True) == {}
+    assert print_plan(dry.steps, root) == {}
     assert not root.exists() and dry.ran == []
     run(Pipeline().steps, root)
     capsys.readouterr()
     before = sorted(root.rglob("*"))
-    done = run(Pipeline(lr=0.2).steps, root, dry_run=True)
-    lines = capsys.readouterr().out.splitlines()
+    done = print_plan(Pipeline(lr=0.2).steps, root)
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["step", "fingerprint", "needs", "state", "why"]
     assert [line.split()[0] for line in lines] == ["prompts", "extract", "train"]
-    assert "done before" in lines[0] and dry.prompts.short in lines[0]
-    assert "runs: train.lr: 0.1 -> 0.2" in lines[2]
+    assert f"{dry.prompts.short}" in lines[0] and "done    record of 20" in lines[0]
+    assert lines[2].endswith("extract, prompts  to run  train.lr: 0.1 -> 0.2")
     assert set(done) == {"prompts", "extract"} and sorted(root.rglob("*")) == before
 
 
 def test_dry_run_works_while_another_driver_runs(tmp_path: Path) -> None:
     with lease(tmp_path):
-        run(Pipeline().steps, tmp_path, dry_run=True)
+        print_plan(Pipeline().steps, tmp_path)
 
 
 def test_two_steps_of_one_name_are_our_mistake() -> None:
@@ -231,7 +232,7 @@ def test_a_driver_that_lost_its_lease_stops_and_leaves_the_other_alone(tmp_path:
 
 def test_progress_logs_rarely_and_always_the_end(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    progress = Progress("extract", 100, "samples", clock=lambda: now)
+    progress = Progress("extract", 100, "samples", every=10, clock=lambda: now)
     with caplog.at_level(logging.INFO):
         for done in range(1, 101):
             now = done * 0.5
@@ -243,7 +244,7 @@ def test_progress_logs_rarely_and_always_the_end(caplog: pytest.LogCaptureFixtur
 
 def test_progress_does_not_count_the_start_of_an_engine(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    progress = Progress("extract", 8, "shards", clock=lambda: now)
+    progress = Progress("extract", 8, "shards", every=10, clock=lambda: now)
     with caplog.at_level(logging.INFO):
         for done in range(1, 4):
             now = 150.0 + 10 * done
@@ -254,7 +255,7 @@ def test_progress_does_not_count_the_start_of_an_engine(caplog: pytest.LogCaptur
 
 def test_progress_does_not_count_what_was_done_before(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    progress = Progress("train", 200, "steps", clock=lambda: now)
+    progress = Progress("train", 200, "steps", every=10, clock=lambda: now)
     with caplog.at_level(logging.INFO):
         progress(100, 200)
         now = 10.0

@@ -143,11 +143,11 @@ def _complete(
     todo = [shard for shard in range(job.num_shards) if shard not in done]
     if done:
         log.info("%s: %d of %d shards were committed before", name, len(done), job.num_shards)
-    progress = Progress(name, job.num_shards, "shards")
     if todo:
-        for row in pool(spec, job, todo, cfg, name):
-            done[row.shard] = row
-            progress(len(done), job.num_shards)
+        with Progress(name, job.num_shards, "shards") as progress:
+            for row in pool(spec, job, todo, cfg, name):
+                done[row.shard] = row
+                progress(len(done))
     missing = [shard for shard in range(job.num_shards) if shard not in done]
     if missing:
         raise RuntimeError(f"{name}: {len(missing)} of {job.num_shards} shards are missing, first {missing[0]}")

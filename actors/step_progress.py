@@ -4,14 +4,11 @@ import json
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from actors.commit import replace_atomically
+from actors.typed_json import read_json
 
 FILE, POOL = "progress.json", "pool.json"
-
-
-Note = TypeVar("Note")
 
 
 @dataclass(frozen=True)
@@ -46,21 +43,14 @@ def note_pool(folder: Path, pool: PoolNote) -> None:
 
 def read(folder: Path) -> StepProgress | None:
     """What was noted last; None when nothing was, or it is damaged."""
-    return _read(folder / FILE, StepProgress)
+    return read_json(folder / FILE, StepProgress)
 
 
 def read_pool(folder: Path) -> PoolNote | None:
-    return _read(folder / POOL, PoolNote)
+    return read_json(folder / POOL, PoolNote)
 
 
 def forget(folder: Path) -> None:
     """An attempt begins: what an earlier one noted is no progress of it."""
     for name in (FILE, POOL):
         (folder / name).unlink(missing_ok=True)
-
-
-def _read(file: Path, kind: type[Note]) -> Note | None:
-    try:
-        return kind(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None

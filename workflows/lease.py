@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +30,11 @@ class Lease:
 
     def __init__(self, file: Path, content: str) -> None:
         self.file, self.content = file, content
+
+    @property
+    def token(self) -> str:
+        """Of this lease and no other."""
+        return _token(self.content)
 
     def check(self) -> None:
         if _read(self.file) != self.content:
@@ -69,14 +75,25 @@ def lease(root: Path, *, beat: float = BEAT) -> Iterator[Lease]:
         held.release()
 
 
-def holder(root: Path) -> str | None:
-    """Who works on the output root, in words; None when nobody does, or who did is gone."""
+@dataclass(frozen=True)
+class Holder:
+    """Who works on an output root, in words, and the token of the lease."""
+
+    words: str
+    token: str
+
+
+def holder(root: Path) -> Holder | None:
+    """Who works on the output root; None when nobody does, or who did is gone."""
     file = root / LEASE
     content = _read(file)
     if not content:
         return None
-    stale = time.time() - file.stat().st_mtime >= STALE
-    return None if stale or _process_is_gone(content) else _holder(content)
+    try:
+        stale = time.time() - file.stat().st_mtime >= STALE
+    except FileNotFoundError:  # released between the two looks
+        return None
+    return None if stale or _process_is_gone(content) else Holder(_holder(content), _token(content))
 
 
 def _acquire(root: Path) -> Lease:
@@ -143,6 +160,14 @@ def _holder(content: str) -> str:
         return f"process {who['pid']} on {who['host']} since {who['time']}"
     except (json.JSONDecodeError, KeyError, TypeError):
         return "unknown (no lease, or a damaged one)"
+
+
+def _token(content: str) -> str:
+    """Empty when the lease is damaged."""
+    try:
+        return json.loads(content)["token"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return ""
 
 
 def _read(file: Path) -> str:

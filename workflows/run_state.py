@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from actors.commit import replace_atomically
+from actors.typed_json import read_json
 from workflows.step import Step
 
 FILE = "state.json"
@@ -31,9 +32,10 @@ class StepState:
 
 @dataclass
 class RunState:
-    """Of one driver. `steps` in the order in which they run."""
+    """Of one driver. `steps` in the order in which they run; `lease` is the token of the lease that it held."""
 
     name: str
+    lease: str
     steps: list[StepState]
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
@@ -43,10 +45,12 @@ class RunState:
 class Account:
     """Keeps state.json in `run_dir`, and tells `observe` of every change."""
 
-    def __init__(self, run_dir: Path, name: str, steps: Sequence[Step], observe: Observer = lambda *_: None):
+    def __init__(
+        self, run_dir: Path, name: str, lease: str, steps: Sequence[Step], observe: Observer = lambda *_: None
+    ) -> None:
         self._file, self._observe = run_dir / FILE, observe
         states = [StepState(s.name, f"{s.name}/{s.short}", [dep.name for dep in s.deps]) for s in steps]
-        self._run = RunState(name, states)
+        self._run = RunState(name, lease, states)
         run_dir.mkdir(parents=True, exist_ok=True)
         self._write()
         for one in states:
@@ -69,10 +73,5 @@ class Account:
 def newest(root: Path) -> RunState | None:
     """Of the last driver that wrote below `root`; None when none ever did."""
     files = sorted(root.glob(f"runs/*/{FILE}"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
-    for file in files:
-        try:
-            read = json.loads(file.read_text())
-            return RunState(**{**read, "steps": [StepState(**one) for one in read["steps"]]})
-        except (OSError, ValueError, TypeError, KeyError):
-            continue  # damaged: the one before tells something
-    return None
+    runs = (read_json(file, RunState) for file in files)
+    return next((run for run in runs if run), None)  # a damaged one is passed over: the one before tells something

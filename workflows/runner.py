@@ -62,7 +62,7 @@ def run(
     check_root(root, min_free)
     records = {}
     with lease(root) as held:
-        account = Account(run_folder(root, name, order[-1]), name, order, observe)
+        account = Account(run_folder(root, name, order[-1]), name, held.token, order, observe)
         for step in order:
             entry = plan(step, root)  # now, under the lease: another driver may have finished it meanwhile
             log.info(entry.line())
@@ -147,6 +147,12 @@ def _run_one(step: Step, root: Path, held: Lease, account: Account) -> None:
     try:
         with noted_in(out):
             accounting = step.run({dep.name: dep.out(root) for dep in step.deps}, out)
+        assert isinstance(accounting, dict), f"{step.name} returned {type(accounting).__name__}, not its accounting"
+        held.check()
+        seconds = time.monotonic() - began
+        origin = {**provenance(), "resumed": resumed}
+        config = identity(step.config)
+        write_record(out, Record(step.name, step.fingerprint, config, step.all_inputs, origin, accounting, seconds))
     except BaseException as error:
         asked = isinstance(error, SystemExit | KeyboardInterrupt)
         with contextlib.suppress(OSError):  # the disk may be full, which is then what must be said
@@ -160,12 +166,6 @@ def _run_one(step: Step, root: Path, held: Lease, account: Account) -> None:
                 f"resumes {step.name}."
             ) from error
         raise
-    seconds = time.monotonic() - began
-    assert isinstance(accounting, dict), f"{step.name} returned {type(accounting).__name__}, not its accounting"
-    held.check()
-    origin = {**provenance(), "resumed": resumed}
-    config = identity(step.config)
-    write_record(out, Record(step.name, step.fingerprint, config, step.all_inputs, origin, accounting, seconds))
     log.info("%-10s %s  done in %s", step.name, step.short, duration(seconds))
 
 

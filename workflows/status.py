@@ -11,12 +11,14 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from actors import step_progress
 from actors.dead_letters import read_dead_letters
 from workflows import run_state
 from workflows.lease import holder
 from workflows.progress import duration
-from workflows.run_state import RUNNING, RunState, StepState
+from workflows.run_state import RUNNING, StepState
 from workflows.tables import aligned
 
 WATCH_S = 2.0
@@ -52,11 +54,15 @@ def status(root: Path) -> Status:
     if run is None:
         raise ValueError(f"no run was ever started in {root}. Give the output_root of one; outputs/ is the default.")
     who = holder(root)
-    driver = who or f"nobody (the last was process {run.pid} on {run.host})"
-    return Status(run.name, driver, who is not None, [_step(root, run, one, who is not None) for one in run.steps])
+    driven = who is not None and who.token == run.lease
+    driver = f"process {run.pid} on {run.host}"
+    if not driven:  # a driver that has only just taken over has no state of its own yet
+        driver = f"{who.words}, which begins" if who else f"nobody (the last was {driver})"
+    return Status(run.name, driver, driven, [_step(root, one, driven) for one in run.steps])
 
 
-def _step(root: Path, run: RunState, one: StepState, driven: bool) -> StepStatus:
+def _step(root: Path, one: StepState, driven: bool) -> StepStatus:
+    """`driven`: whoever wrote this state still works on it."""
     folder = root / one.folder
     state = KILLED if one.state == RUNNING and not driven else one.state
     said = step_progress.read(folder) if one.began else None
@@ -72,11 +78,18 @@ def _step(root: Path, run: RunState, one: StepState, driven: bool) -> StepStatus
         took = (one.ended or time.time()) - one.began
         progress = ", ".join(filter(None, [progress, duration(took) if state != KILLED else ""]))
     faults = [f"{pool.deaths} shards lost their worker"] if pool and pool.deaths else []
-    if letters := len(read_dead_letters(folder)):
-        faults.append(f"{letters} dead letters")
+    faults += _dead_letters(folder)
     workers = str(pool.workers) if pool and state == RUNNING else ""
     name = one.folder.split("/")[-1]
     return StepStatus(one.step, name, state, progress, rate, left, workers, ", ".join(faults), one.message)
+
+
+def _dead_letters(folder: Path) -> list[str]:
+    try:
+        letters = len(read_dead_letters(folder))
+    except (OSError, pa.ArrowException) as error:
+        return [f"dead letters that cannot be read ({error})"]
+    return [f"{letters} dead letters"] if letters else []
 
 
 def render(found: Status) -> str:

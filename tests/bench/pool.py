@@ -112,17 +112,18 @@ def figures(times: list[float]) -> tuple[float, float, float]:
     return statistics.median(times), min(times), max(times)
 
 
-def cost(folder: Path, kind: str, shards: int, rounds: int) -> str:
+def cost(folder: Path, kind: str, shards: int, each: int, tokens: int, rounds: int, overrides: list[str]) -> str:
+    """Shards of `each` answers of `tokens` tokens; `overrides` are those of the workflow, for vLLM."""
     if kind == "vllm":
-        cfg = config.on_this_machine(typed("experiment=smollm2_cpu", f"output_root={folder / 'root'}"))
+        cfg = config.on_this_machine(typed("experiment=smollm2_cpu", f"output_root={folder / 'root'}", *overrides))
         verifier = Path(resolve_verifier(cfg.verifier, folder / "root").path)
         engine, layers = cfg.engine, (*cfg.draft.aux_layers, read_verifier(verifier).num_layers)
-        job = make_job(folder, verifier, layers, shards, 16, Sampling(48, ignore_eos=True))
+        job = make_job(folder, verifier, layers, shards, each, Sampling(tokens, ignore_eos=True))
     else:
         verifier, layers = write_tiny_llama(folder / "verifier"), (1, 2, 4)
         extra = {"seconds_per_token": 0.05}  # 20 tokens a second, for each of many requests
         engine = EngineConfig(kind=EngineKind.fake, max_model_len=1024, num_cpus=1, num_gpus=0, extra=extra)
-        job = make_job(folder, verifier, layers, shards, 16, Sampling(64))
+        job = make_job(folder, verifier, layers, shards, each, Sampling(tokens))
     spec = EngineSpec(str(verifier), engine, capture_layers=layers)
     gated = replace(job, gate_samples=1, shown=tuple(range(5)))  # the defaults of extract.gate, one source
     arms = {
@@ -172,7 +173,10 @@ def main() -> None:
     one = commands.add_parser("cost")
     one.add_argument("--engine", choices=["fake", "vllm"], default="fake")
     one.add_argument("--shards", type=int, default=40)
+    one.add_argument("--samples", type=int, default=16, help="of a shard")
+    one.add_argument("--tokens", type=int, default=48, help="of an answer")
     one.add_argument("--rounds", type=int, default=3)
+    one.add_argument("override", nargs="*", help="of the workflow, with --engine vllm: engine=vllm_gpu …")
     many = commands.add_parser("busy")
     many.add_argument("--workers", type=int, default=64)
     many.add_argument("--shards-each", type=int, default=8)
@@ -180,7 +184,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if args.command == "cost":
-            print(cost(Path(folder), args.engine, args.shards, args.rounds))
+            shape = (args.shards, args.samples, args.tokens)
+            print(cost(Path(folder), args.engine, *shape, args.rounds, args.override))
         else:
             print(busy(Path(folder), args.workers, args.shards_each, args.seconds_per_token))
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from actors import step_progress
 from actors.dead_letters import write_dead_letters
 from actors.step_progress import PoolNote, note_pool
+from workflows.lease import lease
 from workflows.progress import Progress
 from workflows.run_state import FILE, newest
 from workflows.runner import run
@@ -117,9 +119,43 @@ def test_the_newest_run_is_shown_and_a_damaged_account_is_passed_over(tmp_path: 
     run([Step("prompts", {"k": 1}, (), lambda _, __: {})], tmp_path, name="second")
     assert status(tmp_path).name == "second"
     (tmp_path / "runs" / "broken").mkdir()
-    (tmp_path / "runs" / "broken" / FILE).write_text("{")
-    found = newest(tmp_path)
-    assert found and found.name == "second"
+    for damaged in ("{", "[]", '{"name": "x", "steps": 3}', '{"name": "x", "lease": "", "steps": [{"step": 1}]}'):
+        (tmp_path / "runs" / "broken" / FILE).write_text(damaged)
+        found = newest(tmp_path)
+        assert found and found.name == "second"
+
+
+def test_a_step_whose_record_could_not_be_written_has_failed(tmp_path: Path) -> None:
+    def takes_the_lease_away(_: dict[str, Path], __: Path) -> dict:
+        (tmp_path / ".lease").write_text("another's")
+        return {}
+
+    with pytest.raises(RuntimeError, match="taken by another driver"):
+        run([Step("prompts", {}, (), takes_the_lease_away)], tmp_path)
+    (one,) = status(tmp_path).steps
+    assert one.state == "failed" and "taken by another driver" in one.message
+
+
+def test_the_steps_of_a_driver_that_is_gone_are_not_those_of_the_next(driver: Any, tmp_path: Path) -> None:
+    driver.kill()
+    driver.wait()
+    with lease(tmp_path / "root"):  # the next one holds the root, and has not said anything yet
+        found = status(tmp_path / "root")
+        assert not found.running and states(found)["extract"] == "killed"
+        assert f"process {os.getpid()}" in found.driver and found.driver.endswith("which begins")
+
+
+@pytest.mark.parametrize("damage", ["not JSON", "[1]", '{"workers": [], "deaths": {}}', '{"done": "x", "total": null}'])
+def test_damaged_files_are_no_reason_to_say_nothing(damage: str, driver: Any, tmp_path: Path) -> None:
+    driver.kill()
+    driver.wait()
+    found = status(tmp_path / "root")
+    folder = tmp_path / "root" / "extract" / found.steps[1].fingerprint
+    for name in (step_progress.FILE, step_progress.POOL):
+        (folder / name).write_text(damage)
+    next((folder / "dead-letters").iterdir()).write_text("no Parquet")
+    (extract,) = (one for one in status(tmp_path / "root").steps if one.step == "extract")
+    assert extract.state == "killed" and "dead letters that cannot be read" in extract.faults
 
 
 def test_where_nothing_ran_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ class TrainProgress:
         self._steps, self._every, self._workers = steps, every_s, workers
         self._metrics, self._train_step, self._loss = metrics, 0, math.nan
         self._out = out  # of the step, where progress is noted
-        self._last = self._began = time.monotonic()
+        self._last = time.monotonic()
         self._done: list[tuple[float, float]] = []  # tokens and seconds of each step
 
     @property
@@ -30,7 +30,8 @@ class TrainProgress:
         return sum(tokens for tokens, _ in warm) / sum(s for _, s in warm) if warm else None
 
     def _note(self, out: Path, loss: float) -> None:
-        rate = len(self._done) / max(1e-9, sum(seconds for _, seconds in self._done))
+        last = self._done[-WARM_UP:]
+        rate = len(last) / max(1e-9, sum(seconds for _, seconds in last))
         more = {"loss": loss, "tokens_per_s": self._workers * self._recent()}
         left = (self._steps - self._train_step) / rate
         note(out, StepProgress("train", self._train_step, self._steps, "steps", rate, left, more))
@@ -63,7 +64,7 @@ class TrainProgress:
             "train: step %d/%d, %.0f tok/s, loss %.3f, accuracy %.3f",
             message["global_step"] + 1,
             self._steps,
-            sum(tokens for tokens, _ in self._done) / (now - self._began),
+            self._workers * self._recent(),
             train["loss"],
             train["full_acc_0"],
         )

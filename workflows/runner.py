@@ -8,7 +8,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -61,7 +61,7 @@ def run(
     order = in_order(steps)
     check_root(root, min_free)
     records = {}
-    with lease(root) as held:
+    with _a_full_disk_said(root), lease(root) as held:
         account = Account(run_folder(root, name, order[-1]), name, held.token, order, observe)
         for step in order:
             entry = plan(step, root)  # now, under the lease: another driver may have finished it meanwhile
@@ -159,14 +159,23 @@ def _run_one(step: Step, root: Path, held: Lease, account: Account) -> None:
             account.set(step.name, STOPPED if asked else FAILED, "" if asked else str(error))
         took = duration(time.monotonic() - began)
         log.error("%s stopped after %s: %r. The same command resumes it in %s", step.name, took, error, out)
+        raise
+    log.info("%-10s %s  done in %s", step.name, step.short, duration(seconds))
+
+
+@contextlib.contextmanager
+def _a_full_disk_said(root: Path) -> Iterator[None]:
+    """Whoever met it, a worker or the driver at its own files."""
+    try:
+        yield
+    except BaseException as error:
         full = isinstance(error, OSError) and error.errno in FULL
         if said := told(error) or (str(error) if full else None):
             raise ConfigError(
                 f"output_root: no room left below {root} ({said}). Make room, and run the same command again: it "
-                f"resumes {step.name}."
+                "goes on where it stopped."
             ) from error
         raise
-    log.info("%-10s %s  done in %s", step.name, step.short, duration(seconds))
 
 
 def check_root(root: Path, min_free: int = MIN_FREE) -> None:

@@ -1,5 +1,6 @@
 """A step's gradient and metrics are means over its supervised tokens, whichever worker has them."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def worker(rank: int, folder: str, cuts: list[int]) -> None:
     for value in evaluated.values():
         dist.all_reduce(value)
     torch.save({"gradient": gradient, "metrics": metrics, "evaluated": evaluated}, f"{folder}/{rank}.pt")
+    del model, loss  # DistributedDataParallel holds the group, whose threads must be gone before the interpreter is
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -18,6 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from actors.engine import EngineSpec
 from actors.engine_actor import EngineActor, EngineHandle
+from actors.node_labels import Place
 from actors.quiet import runtime_env
 from actors.reservation import Reservation
 from actors.room import ENGINE_KEYS, engine_resources, said, wait_for_node
@@ -39,8 +40,8 @@ class _Entry:
 class EnginePool:
     """Call it for an engine: `with pool(spec, name) as handle`. `close` ends all of them."""
 
-    def __init__(self, wait_s: float):
-        self._wait_s = wait_s
+    def __init__(self, where: Place):
+        self._where = where
         self._idle: list[_Entry] = []  # used before, oldest first
         self._prepared: list[_Entry] = []  # not used yet
 
@@ -48,7 +49,7 @@ class EnginePool:
         """Start an engine in the background if the cluster has room for it now; otherwise do nothing."""
         if any(entry.spec == spec for entry in (*self._idle, *self._prepared)):
             return
-        place = Reservation(engine_resources(spec))
+        place = Reservation(engine_resources(spec), self._where)
         if place.granted(PLACE_S):
             self._prepared.append(_create(spec, name, place))
         else:
@@ -78,8 +79,8 @@ class EnginePool:
                 if kept is self._prepared or _alive(entry):
                     return entry
         wanted = engine_resources(spec)
-        wait_for_node(wanted, name, self._wait_s, ENGINE_KEYS)
-        place = Reservation(wanted)
+        wait_for_node(wanted, name, self._where, ENGINE_KEYS)
+        place = Reservation(wanted, self._where)
         try:
             while (self._idle or self._prepared) and not place.granted(PLACE_S):
                 _end((self._idle or self._prepared).pop(0))

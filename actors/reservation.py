@@ -8,14 +8,15 @@ from typing import Any
 from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.room import Resources
+from actors.node_labels import Place
+from actors.room import Resources, labelled
 
 
 class Reservation:
     """Asked for when made; `granted` waits for it. Ends with `release`, and with it the actor that runs in it."""
 
-    def __init__(self, wanted: Resources):
-        self._group = placement_group([wanted]) if wanted else None
+    def __init__(self, wanted: Resources, place: Place):
+        self._group = placement_group([wanted], **labelled(1, place)) if wanted else None
 
     def granted(self, wait_s: float) -> bool:
         return self._group is None or self._group.wait(wait_s)

@@ -7,11 +7,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 from ray.util import placement_group, remove_placement_group
 
 from actors.engine import EngineSpec
+from actors.node_labels import Place, fits
+from actors.node_types import would_bring
 
 log = logging.getLogger(__name__)
 POLL_S = 2.0
@@ -23,51 +26,66 @@ def engine_resources(spec: EngineSpec) -> Resources:
     return _nonzero({"CPU": spec.config.num_cpus, "GPU": spec.config.num_gpus})
 
 
-def wait_for_node(wanted: Resources, name: str, wait_s: float, change: str) -> None:
+def wait_for_node(wanted: Resources, name: str, place: Place, change: str) -> None:
     """Wait until some node is large enough; RuntimeError says what is missing. `change`: keys that ask for less."""
-    wait_for_workers(wanted, 1, name, wait_s, change)
+    wait_for_workers(wanted, 1, name, place, change)
 
 
-def wait_for_workers(each: Resources, count: int, name: str, wait_s: float, change: str) -> None:
-    """Wait until the nodes are large enough for `count` workers that need `each`; RuntimeError says what is missing."""
+def wait_for_workers(each: Resources, count: int, name: str, place: Place, change: str) -> None:
+    """Wait until the nodes of `place` are large enough for `count` workers that need `each`; RuntimeError says what is
+    missing, and which node type would bring it."""
     each = _nonzero(each)
-    if _fitting(each) >= count:
+    if _fitting(each, place) >= count:
         return
-    lack = _lack(each, count, name)
+    lack, wait_s = _lack(each, count, name, place), place.wait_s
     log.warning("%s; waiting up to %g s for more (cluster.wait_s)", lack, wait_s)
     deadline = time.monotonic() + wait_s
-    with _asked_for(each, count):
-        while _fitting(each) < count:
+    with _asked_for(each, count, place):
+        while _fitting(each, place) < count:
             if time.monotonic() >= deadline:
                 raise RuntimeError(
-                    f"{_lack(each, count, name)}. Nothing more came within {wait_s:g} s (cluster.wait_s): add nodes, "
-                    f"or change {change}."
+                    f"{_lack(each, count, name, place)}. Nothing more came within {wait_s:g} s (cluster.wait_s): add "
+                    f"nodes, or change {change}."
                 )
             time.sleep(min(POLL_S, max(0.01, wait_s / 10)))
+
+
+def labelled(bundles: int, place: Place) -> dict[str, Any]:
+    """For a placement group on these nodes."""
+    return {"bundle_label_selector": [dict(place.labels)] * bundles} if place.labels else {}
 
 
 def _nonzero(amounts: Resources) -> Resources:
     return {kind: amount for kind, amount in amounts.items() if amount > 0}
 
 
-def _nodes() -> list[Resources]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def _nodes(place: Place) -> list[Resources]:
+    alive = (node for node in ray.nodes() if node["Alive"])
+    return [node["Resources"] for node in alive if fits(place.labels, node.get("Labels", {}))]
 
 
-def _fitting(each: Resources) -> float:
+def _fitting(each: Resources, place: Place) -> float:
     """How many such workers the nodes have room for."""
-    if not each:
+    nodes = _nodes(place)
+    if not each and nodes:
         return float("inf")
-    return sum(min(node.get(kind, 0) // amount for kind, amount in each.items()) for node in _nodes())
+    return sum(min(node.get(kind, 0) // amount for kind, amount in each.items()) for node in nodes)
 
 
-def _lack(each: Resources, count: int, name: str) -> str:
-    nodes = _nodes()
+def _lack(each: Resources, count: int, name: str, place: Place) -> str:
+    nodes = _nodes(place)
     have = f"the most that {len(nodes)} node{'s have' if len(nodes) != 1 else ' has'} is "
     have += said({kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in each})
+    if place.labels and not nodes:
+        have = "there is no such node"
+    have += would_bring(each, place.labels)
     if count == 1:
-        return f"{name} needs {said(each)} on one node; {have}"
-    return f"{name} needs {count} workers with {said(each)} each, and there is room for {_fitting(each):g}; {have}"
+        return f"{name} needs {said(each)} on one node{place.said()}; {have}"
+    where = place.said() and f", on nodes{place.said()}"
+    return (
+        f"{name} needs {count} workers with {said(each)} each{where}, and there is room for "
+        f"{_fitting(each, place):g}; {have}"
+    )
 
 
 def said(amounts: Resources) -> str:
@@ -77,9 +95,9 @@ def said(amounts: Resources) -> str:
 
 
 @contextlib.contextmanager
-def _asked_for(each: Resources, count: int) -> Iterator[None]:
+def _asked_for(each: Resources, count: int, place: Place) -> Iterator[None]:
     """While we wait, a cluster that scales must see what for."""
-    group = placement_group([each] * count)
+    group = placement_group([each] * count, **labelled(count, place))
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from actors.engine import EngineSpec
 from actors.extraction_actor import ExtractionActor
 from actors.halt import Halt
 from actors.metrics import Metrics
+from actors.node_labels import ANYWHERE, Place
 from actors.pool_size import pool_size, read_size
 from actors.quiet import runtime_env
 from actors.room import ENGINE_KEYS, engine_resources, wait_for_workers
@@ -32,18 +33,18 @@ def run_pool(
     todo: list[int],
     cfg: ExtractConfig,
     name: str,
-    wait_s: float = 0,
+    place: Place = ANYWHERE,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[ManifestRow]:
     """Commit the shards in `todo`; yields a manifest row as each is done, in any order.
 
     Starts with `cfg.workers.max` workers, of which some may wait for nodes to come; actors/pool_size.py changes that
     while it runs. Ends early, with what is in flight committed, once `stopping`. RuntimeError when the cluster has no
-    room for `cfg.workers.min` within `wait_s`, or when workers die of something that is no sample's fault.
+    room for `cfg.workers.min` within `place.wait_s`, or when workers die of something that is no sample's fault.
     """
     least = min(cfg.workers.min, len(todo))
     keys = ENGINE_KEYS if least == 1 else f"extract.workers.min, {ENGINE_KEYS}"
-    wait_for_workers(engine_resources(spec), least, name, wait_s, keys)
+    wait_for_workers(engine_resources(spec), least, name, place, keys)
     out = Path(job.out)
     suspects = Suspects(out)
     suspects.another_chance()
@@ -88,7 +89,7 @@ def run_pool(
         return actor.run.options(name=f"{name}-{shard:05d}").remote(shard, known.suspect, known.lost)
 
     hooks = Hooks(
-        create=lambda: _create(spec, job, cfg, next(numbers)),
+        create=lambda: _create(spec, job, cfg, place, next(numbers)),
         wanted=lambda: read_size(out),
         call=call,
         died=died,
@@ -120,13 +121,14 @@ def _count(metrics: Metrics, row: ManifestRow, states: bool) -> None:
     metrics.count("dead_letters", row.dropped.get("dead_letter", 0))
 
 
-def _create(spec: EngineSpec, job: Job, cfg: ExtractConfig, number: int) -> Any:
+def _create(spec: EngineSpec, job: Job, cfg: ExtractConfig, place: Place, number: int) -> Any:
     """A worker; the pool replaces one that dies, so Ray need not restart it."""
     return (
         ray.remote(ExtractionActor)
         .options(
             num_cpus=spec.config.num_cpus,
             num_gpus=spec.config.num_gpus,
+            label_selector=dict(place.labels) or None,
             max_restarts=0,
             max_concurrency=cfg.shards_in_flight + 2,  # and ready(), close()
             runtime_env=runtime_env(),

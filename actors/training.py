@@ -7,6 +7,7 @@ from typing import Any
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from actors.node_labels import ANYWHERE, Place
 from actors.quiet import runtime_env
 from actors.room import wait_for_workers
 from actors.train_job import TrainJob
@@ -21,16 +22,21 @@ def worker(config: dict[str, Any]) -> None:
     train_worker(config)
 
 
-def fit(job: TrainJob, wait_s: float = 0) -> None:
+def fit(job: TrainJob, place: Place = ANYWHERE) -> None:
     """Train to the end. A dead worker restarts the group, which goes on from the newest complete checkpoint.
 
-    RuntimeError when the cluster is too small for all workers within `wait_s`: Ray Train would wait for ever.
+    RuntimeError when the cluster is too small for all workers within `place.wait_s`: Ray Train would wait for ever.
     """
     cfg = job.cfg
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     resources = {"CPU": cfg.num_cpus_per_worker} | ({"GPU": 1} if cfg.use_gpu else {})
-    wait_for_workers(resources, cfg.num_workers, "train", wait_s, KEYS)
-    scaling = ScalingConfig(num_workers=cfg.num_workers, use_gpu=cfg.use_gpu, resources_per_worker=resources)
+    wait_for_workers(resources, cfg.num_workers, "train", place, KEYS)
+    scaling = ScalingConfig(
+        num_workers=cfg.num_workers,
+        use_gpu=cfg.use_gpu,
+        resources_per_worker=resources,
+        label_selector=dict(place.labels) or None,
+    )
     TorchTrainer(
         worker,
         train_loop_config={"job": job},

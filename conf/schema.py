@@ -251,14 +251,25 @@ class BenchmarkConfig:
 
 
 @dataclass
+class LabelsConfig:
+    """Labels of the nodes that may be taken (`ray start --labels`, `labels:` in cluster.yaml), as Ray's selectors
+    (`value`, `!value`, `in(a, b)`); {}: any node."""
+
+    extract: dict[str, str] = runtime(factory=dict)  # workers of generate and extract
+    train: dict[str, str] = runtime(factory=dict)
+    engines: dict[str, str] = runtime(factory=dict)  # those of convert and benchmark, and the draft gate
+
+
+@dataclass
 class ClusterConfig:
-    """Where the run happens; every key is runtime."""
+    """Where the run happens; every key is runtime. Groups in conf/cluster/."""
 
     address: str | None = runtime(None)  # None: RAY_ADDRESS when set, else a Ray of our own on this machine
     num_cpus: int | None = runtime(None)  # of that own Ray; None: what it finds, at least 4
     wait_s: int = runtime(600)  # how long to wait for resources that the cluster lacks
     # after SIGTERM, for shards in flight; `ray job stop` kills after RAY_JOB_STOP_WAIT_TIME_S, 3 s unless it is set
     stop_grace_s: float = runtime(60.0)
+    labels: LabelsConfig = field(default_factory=LabelsConfig)
     gpu_gib: float | None = runtime(None)  # memory of one GPU; None: what fits is found out by starting
 
 

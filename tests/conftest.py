@@ -40,6 +40,7 @@ def local_ray() -> Iterator[None]:
     ray.init(
         address="local",
         num_cpus=4,
+        labels={"group": "tests"},
         object_store_memory=200 << 20,  # bytes
         include_dashboard=False,
         logging_level=logging.WARNING,

@@ -51,6 +51,7 @@ def has(message: str, *parts: str) -> None:
     [
         ("++train.lrr=1", ["train.lrr: there is no such key", "Did you mean lr?"]),
         ("++typo=1", ["typo: there is no such key"]),
+        ("+cluster.labels.extract={group: -spot}", ["cluster.labels.extract: group='-spot'", "'!value'"]),
         ("train.lr=0", ["train.lr: 0.0 must be greater than 0"]),
         ("draft.aux_layers=[3,1]", ["draft.aux_layers: [3, 1] is not ascending", "give [1, 3]"]),
         ("draft.aux_layers=[1,2,5]", ["draft.aux_layers: [5] beyond the verifier's 4 layers", "1 to 4"]),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from actors.node_labels import is_condition
 from actors.verifier import Verifier
 from conf.schema import (
     DraftConfig,
@@ -118,6 +119,13 @@ def _ranges(cfg: EyrieConfig) -> Iterator[str]:
         yield f"engine.gpu_memory_utilization: {cfg.engine.gpu_memory_utilization} must be in (0, 1]; try 0.9"
     if cfg.extract.store and cfg.extract.disk_budget_gib is not None:
         yield "extract.disk_budget_gib: the shards lie in extract.store, which has no such budget; give null"
+    for work, labels in vars(cfg.cluster.labels).items():
+        for label, condition in labels.items():
+            if not is_condition(condition):
+                yield (
+                    f"cluster.labels.{work}: {label}={condition!r} is no label selector of Ray's; give a value, "
+                    "'!value', 'in(a, b)' or '!in(a, b)'"
+                )
     if cfg.extract.workers.max < cfg.extract.workers.min:
         yield (
             f"extract.workers.max: {cfg.extract.workers.max} is less than extract.workers.min "

@@ -11,6 +11,7 @@ from actors.capture import Job
 from actors.draft_proposals import Proposals
 from actors.draft_trace import DraftTrace
 from actors.engine import EngineSpec
+from actors.node_labels import Place
 from actors.shards import ManifestRow
 from actors.train_job import TrainJob
 from conf.schema import ClusterConfig, ExtractConfig
@@ -54,14 +55,14 @@ class Session:
         from actors.shard_pool import run_pool
 
         with self.stop.patiently() as stopping:
-            yield from run_pool(spec, job, todo, cfg, name, self._cfg.wait_s, stopping)
+            yield from run_pool(spec, job, todo, cfg, name, self._place("extract"), stopping)
 
     def fit(self, job: TrainJob) -> None:
         """A draft through Ray Train's workers."""
         self._alone()
         from actors.training import fit
 
-        fit(job, self._cfg.wait_s)
+        fit(job, self._place("train"))
 
     def compare_drafts(self, draft: Path, traces: list[DraftTrace], dtype: str) -> Proposals:
         """An engine's draft tokens against the trainer's, in a task of its own: it loads the draft."""
@@ -70,7 +71,10 @@ class Session:
 
         from actors.quiet import runtime_env
 
-        task = ray.remote(_compare_drafts).options(name="draft gate", num_cpus=1, runtime_env=runtime_env())
+        labels = self._cfg.labels.engines or None
+        task = ray.remote(_compare_drafts).options(
+            name="draft gate", num_cpus=1, label_selector=labels, runtime_env=runtime_env()
+        )
         return ray.get(task.remote(str(draft), traces, dtype))
 
     def close(self) -> None:
@@ -87,12 +91,16 @@ class Session:
         if self._pool:
             self._pool.close()
 
+    def _place(self, work: str) -> Place:
+        labels: dict[str, str] = getattr(self._cfg.labels, work)
+        return Place(self._cfg.wait_s, labels, f"cluster.labels.{work}")
+
     def _engines(self) -> "EnginePool":
         if self._pool is None:
             self.ensure_ray()
             from actors.engine_pool import EnginePool
 
-            self._pool = EnginePool(self._cfg.wait_s)
+            self._pool = EnginePool(self._place("engines"))
         return self._pool
 
 

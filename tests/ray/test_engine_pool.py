@@ -12,6 +12,7 @@ import ray
 from actors.draft_formats import write_flat
 from actors.engine import DraftSpec, EngineSpec, Sampling
 from actors.engine_pool import EnginePool
+from actors.node_labels import ANYWHERE, Place
 from actors.reservation import Reservation
 from actors.verifier import read_verifier
 from conf.schema import EngineConfig, EngineKind, Naming
@@ -32,7 +33,7 @@ def pool(local_ray: None) -> Iterator[EnginePool]:
     while ray.available_resources().get("CPU", 0) < 3 and time.monotonic() < deadline:
         gc.collect()  # a failed extraction's workers hang on handles in the cycles of its exception
         time.sleep(0.05)
-    opened = EnginePool(wait_s=0.1)
+    opened = EnginePool(Place(wait_s=0.1))
     yield opened
     opened.close()
 
@@ -132,7 +133,7 @@ def test_two_engines_that_both_want_the_last_place_get_it_one_after_the_other(
 
 
 def test_a_place_that_other_work_holds_is_an_error_that_says_so(pool: EnginePool, tiny_llama: Path) -> None:
-    other = Reservation({"CPU": 2})
+    other = Reservation({"CPU": 2}, ANYWHERE)
     assert other.granted(5)
     try:
         with (
@@ -192,7 +193,7 @@ def test_an_error_of_the_step_ends_its_engine(pool: EnginePool, tiny_llama: Path
 
 def test_close_ends_idle_and_prepared_engines(local_ray: None, tiny_llama: Path) -> None:
     before = alive()
-    opened = EnginePool(wait_s=0.1)
+    opened = EnginePool(Place(wait_s=0.1))
     with opened(spec(tiny_llama), name="used"):
         pass
     opened.prepare(spec(tiny_llama, max_model_len=999), name="prepared")

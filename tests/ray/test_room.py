@@ -12,6 +12,7 @@ from ray.util import placement_group_table
 from actors import room
 from actors.capture import Job
 from actors.engine import EngineSpec, Sampling
+from actors.node_labels import Place
 from actors.shard_pool import run_pool
 from actors.train_job import TrainJob
 from actors.training import fit
@@ -32,7 +33,7 @@ def test_what_fits_is_not_waited_for(
     wanted: dict[str, float], local_ray: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     began = time.monotonic()
-    room.wait_for_node(wanted, "extract", 60, "engine.num_gpus")
+    room.wait_for_node(wanted, "extract", Place(60), "engine.num_gpus")
     assert time.monotonic() - began < 5 and caplog.messages == []
 
 
@@ -41,7 +42,7 @@ def test_a_wait_is_said_once_at_its_start_and_its_end_names_the_keys(
 ) -> None:
     began = time.monotonic()
     with caplog.at_level(logging.INFO), pytest.raises(RuntimeError) as caught:
-        room.wait_for_node({"CPU": 16, "GPU": 8}, "extract", 1, room.ENGINE_KEYS)
+        room.wait_for_node({"CPU": 16, "GPU": 8}, "extract", Place(1), room.ENGINE_KEYS)
     assert 1 <= time.monotonic() - began < 10
     need = "extract needs 8 GPUs and 16 CPUs on one node; the most that 1 node has is 0 GPUs and 4 CPUs"
     assert caplog.messages == [f"{need}; waiting up to 1 s for more (cluster.wait_s)"]
@@ -51,17 +52,17 @@ def test_a_wait_is_said_once_at_its_start_and_its_end_names_the_keys(
 
 def test_what_is_not_wanted_is_not_named_as_a_need(local_ray: None) -> None:
     with pytest.raises(RuntimeError, match=r"^x needs 64 CPUs on one node; the most that 1 node has is 4 CPUs\. "):
-        room.wait_for_node({"CPU": 64, "GPU": 0}, "x", 0, "keys")
+        room.wait_for_node({"CPU": 64, "GPU": 0}, "x", Place(0), "keys")
     with pytest.raises(RuntimeError, match=r"^x needs 1 GPU on one node; the most that 1 node has is 0 GPUs\. "):
-        room.wait_for_node({"GPU": 1}, "x", 0, "keys")
+        room.wait_for_node({"GPU": 1}, "x", Place(0), "keys")
 
 
 def test_workers_must_fit_one_by_one_and_all_together(local_ray: None) -> None:
-    room.wait_for_workers({"CPU": 2}, 2, "train", 0, "keys")
+    room.wait_for_workers({"CPU": 2}, 2, "train", Place(0), "keys")
     with pytest.raises(
         RuntimeError, match=r"train needs 2 workers with 3 CPUs each, and there is room for 1; the most"
     ):
-        room.wait_for_workers({"CPU": 3}, 2, "train", 0, "keys")
+        room.wait_for_workers({"CPU": 3}, 2, "train", Place(0), "keys")
 
 
 def test_room_that_comes_ends_the_wait_and_until_then_the_cluster_sees_the_need(
@@ -78,7 +79,7 @@ def test_room_that_comes_ends_the_wait_and_until_then_the_cluster_sees_the_need(
             )
 
     monkeypatch.setattr(room.time, "sleep", joins)
-    room.wait_for_node({"GPU": 8}, "extract", 60, "keys")
+    room.wait_for_node({"GPU": 8}, "extract", Place(60), "keys")
     assert seen == [[{"GPU": 8.0}]] * 2
     monkeypatch.undo()
     for _ in range(50):
@@ -101,7 +102,7 @@ def test_a_pool_whose_worker_fits_no_node_is_refused(
     spec = EngineSpec(str(tiny_llama), EngineConfig(kind=EngineKind.fake, **config))
     job = Job("prompts.parquet", str(tmp_path), ((0, 1),), Sampling(1), keep_truncated=True, max_model_len=99)
     with pytest.raises(RuntimeError, match=message):
-        list(run_pool(spec, job, [0], ExtractConfig(), "extract", 0.1))
+        list(run_pool(spec, job, [0], ExtractConfig(), "extract", Place(0.1)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,7 +120,7 @@ def test_training_that_the_cluster_has_no_room_for_is_refused(
     cfg = TrainConfig(epochs=1, lr=1e-3, **config)
     job = TrainJob(cfg, TINY_DRAFT, read_verifier(tiny_llama), (), frozenset(), frozenset(), str(tmp_path))
     with pytest.raises(RuntimeError, match=message):
-        fit(job, 0.1)
+        fit(job, Place(0.1))
     assert list(tmp_path.iterdir()) == []
 
 

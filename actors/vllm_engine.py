@@ -40,6 +40,7 @@ from actors.engine import (
 )
 from actors.vllm_args import engine_args
 from actors.vllm_connector import CAPTURE
+from actors.vllm_metrics import ray_stat_loggers
 
 CHAT = {"add_generation_prompt": True, "continue_final_message": False}
 COUNTERS = "vllm:spec_decode_num_"
@@ -51,7 +52,8 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec):
         self._spec = spec
         self._transfer = Path(tempfile.mkdtemp(prefix="eyrie-states-", dir=spec.config.transfer_dir))
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_args(spec, self._transfer)))
+        args = AsyncEngineArgs(**engine_args(spec, self._transfer))
+        self._llm = AsyncLLM.from_engine_args(args, stat_loggers=ray_stat_loggers())
 
     async def render(self, messages: list[Message]) -> list[int]:
         """Through vLLM's own renderer, with what its server passes for a chat request that asks for nothing more."""

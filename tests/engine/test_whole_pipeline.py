@@ -2,9 +2,11 @@
 
 import json
 import logging
+import urllib.request
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.composed import typed
 from workflows.eagle3 import run_workflow
@@ -28,6 +30,15 @@ OVERRIDES = [
     "train.max_sample_tokens=256",
     "train.batch_tokens=512",
 ]
+
+
+def exported() -> set[str]:
+    """Names of the metrics on Ray's endpoint that have come to more than nothing."""
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    lines = urllib.request.urlopen(url, timeout=10).read().decode().splitlines()
+    told = [line for line in lines if not line.startswith("#")]
+    return {line.split("{")[0] for line in told if float(line.rsplit(" ", 1)[1]) > 0}
 
 
 def run(root: Path, verifier: Path, *more: str) -> dict:
@@ -57,6 +68,7 @@ def test_from_prompts_to_a_measured_acceptance_length(
         assert found["acceptance_length"] == pytest.approx(1 + found["accepted"] / found["drafts"])
     assert report["benchmark"]["speed"]["tokens_per_s_draft"] > 0
     assert "vllm serve" in capsys.readouterr().out
+    assert {"ray_vllm_generation_tokens_total", "ray_vllm_spec_decode_num_drafts_total"} <= exported()  # vLLM's own
 
     with caplog.at_level(logging.INFO):
         again = run(tmp_path, tiny_llama)

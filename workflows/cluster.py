@@ -55,14 +55,22 @@ class Session:
         from actors.shard_pool import run_pool
 
         with self.stop.patiently() as stopping:
-            yield from run_pool(spec, job, todo, cfg, name, self._place("extract"), stopping)
+            yield from run_pool(
+                spec,
+                job,
+                todo,
+                cfg,
+                name,
+                Place(self._cfg.wait_s, self._cfg.labels.extract, "cluster.labels.extract"),
+                stopping,
+            )
 
     def fit(self, job: TrainJob) -> None:
         """A draft through Ray Train's workers."""
         self._alone()
         from actors.training import fit
 
-        fit(job, self._place("train"))
+        fit(job, Place(self._cfg.wait_s, self._cfg.labels.train, "cluster.labels.train"))
 
     def compare_drafts(self, draft: Path, traces: list[DraftTrace], dtype: str) -> Proposals:
         """An engine's draft tokens against the trainer's, in a task of its own: it loads the draft."""
@@ -91,16 +99,12 @@ class Session:
         if self._pool:
             self._pool.close()
 
-    def _place(self, work: str) -> Place:
-        labels: dict[str, str] = getattr(self._cfg.labels, work)
-        return Place(self._cfg.wait_s, labels, f"cluster.labels.{work}")
-
     def _engines(self) -> "EnginePool":
         if self._pool is None:
             self.ensure_ray()
             from actors.engine_pool import EnginePool
 
-            self._pool = EnginePool(self._place("engines"))
+            self._pool = EnginePool(Place(self._cfg.wait_s, self._cfg.labels.engines, "cluster.labels.engines"))
         return self._pool
 
 

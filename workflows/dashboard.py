@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from actors.metrics import COUNTERS, GAUGES
+from workflows.state_metrics import VALUES
 
 FILE, UID = "eyrie_grafana_dashboard.json", "eyrie"
 WIDTH, HEIGHT, COLUMNS = 8, 7, 24  # of a panel, and of the page
 RUN = 'run=~"$run"'
-STATES = ("waiting", "running", "done", "failed or stopped")  # workflows/state_metrics.py
+STATES = {value: " or ".join(state for state in VALUES if VALUES[state] == value) for value in VALUES.values()}
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,14 @@ class Panel:
 
 
 def total(counter: str, where: str) -> str:
-    """What a counter has come to, over every process that counted; 0 of what never happened."""
+    """What a counter has come to, over every process that counted."""
     assert counter in COUNTERS
-    return f"sum(ray_eyrie_{counter}_total{{{RUN},{where}}}) or vector(0)"
+    return f"sum(ray_eyrie_{counter}_total{{{RUN},{where}}})"
+
+
+def fault(counter: str, where: str) -> str:
+    """The same of what may never happen: 0 then, and not an empty panel."""
+    return f"{total(counter, where)} or vector(0)"
 
 
 def rate(counter: str, where: str, by: str = "") -> str:
@@ -39,9 +45,9 @@ def rate(counter: str, where: str, by: str = "") -> str:
     return f"sum{_by(by)}(rate(ray_eyrie_{counter}_total{{{RUN},{where}}}[$__rate_interval]))"
 
 
-def gauge(name: str, where: str, of: str = "max", by: str = "") -> str:
+def gauge(name: str, where: str, by: str = "") -> str:
     assert name in GAUGES
-    return f"{of}{_by(by)}(ray_eyrie_{name}{{{RUN},{where}}})"
+    return f"max{_by(by)}(ray_eyrie_{name}{{{RUN},{where}}})"
 
 
 def _by(label: str) -> str:
@@ -67,12 +73,16 @@ def pool_panels(step: str) -> list[Panel]:
         Panel(
             "shards",
             "short",
-            {name[7:]: total(name, of) for name in ("shards_done", "shards_failed", "shards_retried")},
+            {
+                "done": total("shards_done", of),
+                "failed": fault("shards_failed", of),
+                "retried": fault("shards_retried", of),
+            },
         ),
         Panel(
             "conversations lost",
             "short",
-            {"dropped": total("samples_dropped", of), "of these dead letters": total("dead_letters", of)},
+            {"dropped": fault("samples_dropped", of), "of these dead letters": fault("dead_letters", of)},
         ),
         Panel("written", "Bps", {"bytes": rate("bytes_written", of)}),
     ]
@@ -148,7 +158,7 @@ def dashboard() -> dict[str, Any]:
 def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     source = {"type": "prometheus", "uid": "${datasource}"}
     states = panel.unit == "states"
-    mappings = [{"type": "value", "options": {str(i): {"text": text} for i, text in enumerate(STATES)}}]
+    mappings = [{"type": "value", "options": {str(value): {"text": text} for value, text in STATES.items()}}]
     defaults = {"mappings": mappings} if states else {"unit": panel.unit, "min": 0}
     targets = [
         {"refId": chr(ord("A") + i), "datasource": source, "expr": query, "legendFormat": legend}

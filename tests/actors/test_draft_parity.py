@@ -18,7 +18,6 @@ from tests.tiny_draft import edit_config, rewrite_tensors, write_tiny_draft
 from workflows.draft_gate import check_proposals, check_states
 
 K, PROMPT, LENGTH = 3, 8, 40
-SCALES = np.repeat([1, 3, 10], 128).astype(np.float32)  # the residual stream grows from layer to layer
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def draft(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trace(draft: Path) -> DraftTrace:
     """As an engine that runs the draft would leave it: the verifier writes what the draft proposes, now and then."""
     model = load_draft(draft, attention="eager")
-    states = np.random.default_rng(0).normal(size=(LENGTH, 3 * 128)).astype(np.float32) * SCALES
+    states = np.random.default_rng(0).normal(size=(LENGTH, 3 * 128)).astype(np.float32)
     ids = torch.randint(3, 500, (LENGTH + 1,), generator=torch.Generator().manual_seed(0))
     proposed: dict[int, list[int]] = {}
     anchor = PROMPT - 1

@@ -1,4 +1,4 @@
-"""Steps take nodes by label, on a Ray whose one node is labelled group=tests (tests/rehearsal has several)."""
+"""Steps take nodes by label, on a Ray whose one node is labelled group=tests."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ def start(spec: EngineSpec) -> Engine:
 
         return FakeEngine(spec)
     if spec.config.num_gpus == 0:
-        os.environ.update(cpu_engine_environment())
+        os.environ.update(cpu_engine_environment(spec.config.enforce_eager))
     os.environ.update(spec.config.env)
     from actors.vllm_engine import VllmEngine
 
